@@ -20,7 +20,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" -E scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide versus calibrate certificate bundle evidence crate gpu-evidence system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
+.PHONY: help env report measure test lint format bench decide versus calibrate certificate bundle evidence crate system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -42,12 +42,21 @@ help: ## list the targets
 env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate; ARGS=--all, or ARGS=spark, adds packages
 	@"$(PYTHON)" -E scripts/environment.py ensure --stack "$(STACK)" $(ARGS)
 
-report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
+ifneq ($(MINUTES),)
+report measure: .python
+	@"$(PYTHON)" -E scripts/within.py --minutes "$(MINUTES)" -- "$(MAKE)" $@ MINUTES=
+else
+report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long
 	@$(ENTER) -- python scripts/prepare.py $(ARGS)
 	@export PARBENCH_CLOSING=make; $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@PARBENCH_CLOSING=make $(ENTER) -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
+
+measure: .python ## the cells of config.yaml's studies and their certificates alone, without report; MINUTES=9
+	@$(ENTER) -- python scripts/prepare.py $(ARGS)
+	@PARBENCH_CLOSING=make $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete measure $(ARGS)
+endif
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
 	@$(ENTER) --add horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
@@ -78,17 +87,14 @@ calibrate: .python ## how often verdicts err and what they take, by the A/A pair
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
 	@$(ENTER) --add horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
 
-bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
-	@$(ENTER) --add horovod -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+bundle: .python ## write one archive for a machine without network; ARGS='--bare --out <file> --configfile <file>'
+	@$(ENTER) $(if $(findstring --bare,$(ARGS)),,--add horovod) -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
 
 crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="--out <name>.zip --agent '<your name>'"
 	@$(ENTER) --add crate -- python scripts/crate.py $(ARGS)
-
-gpu-evidence: .python ## a kit for a bare machine with a GPU -> kit/; ARGS='home <results.json>' takes home what it measured
-	@$(ENTER) -- python scripts/kit.py $(or $(ARGS),pack)
 
 system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
 	@bash containers/system.sh $(ARGS)

@@ -23,3 +23,9 @@ rule table:
     shell:
         "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
         " --published {input.published:q} --certificate {input.certificates:q} --out {output:q} 2>&1 | tee {log:q}"
+
+
+rule measure:
+    input:
+        RUN.measured,
+    localrule: True

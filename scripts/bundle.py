@@ -2,6 +2,7 @@
 
     make bundle                                            # parbench-<version>.tar, here
     make bundle ARGS="--out /media/disk/x.tar --configfile mine.yaml"
+    make bundle ARGS="--bare --configfile mine.yaml"       # for a machine that has torch
 
 The archive holds the commit that is checked out, the images, converted datasets and published
 weights of the configured studies, and a wheel for every package of the host environment, for this
@@ -11,11 +12,13 @@ Python and platform. What does not exist yet is made first; the archive is renam
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from parbench.arguments import duration
 from parbench.deploy import bundle, deployment, environment, images
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
@@ -23,26 +26,39 @@ from parbench.plan import config as configuration
 from parbench.plan import expansion, state
 
 
-def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
-    """Return images, datasets and published weights of all cells, runnable here or not."""
+def needed(
+    config: dict, plan: expansion.Plan, stack: str, bare: bool, most_mib: float
+) -> bundle.Contents:
+    """Return images, datasets and published weights of all cells, runnable here or not.
+
+    ``bare``: a dataset that is a folder of images in this checkout travels as it is, since image
+    files are the smaller form.
+    """
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
         needed_images.add(images.image("report", config["stack"], config["images"]))
-    folders = {f"data/{side.dataset.name}" for side in sides}
+    folders = set()
+    for name in {side.dataset.name for side in sides}:
+        path = Path(config["datasets"][name].get("path", "/"))
+        as_it_is = bare and not path.is_absolute() and ".." not in path.parts and path.is_dir()
+        folders.add(path.as_posix() if as_it_is else f"results/data/{name}")
     pretrained = (side.model.pretrained for side in sides)
-    folders |= {f"weights/{each.weights}" for each in pretrained if each}
-    return bundle.Contents(
-        stack, sorted(needed_images, key=lambda image: image.label), sorted(folders)
-    )
+    folders |= {f"results/weights/{each.weights}" for each in pretrained if each}
+    ordered = sorted(needed_images, key=lambda image: image.label)
+    return bundle.Contents(stack, ordered, sorted(folders), bare, most_mib)
 
 
 def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> None:
     """Make data (with the workflow) and images that do not exist yet."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
-    command += [f"results/{folder}/digest.json" for folder in contents.folders]
+    made = [folder for folder in contents.folders if folder.startswith("results/")]
+    command += [f"{folder}/digest.json" for folder in made]
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
-    if subprocess.run([*command, *overlay], env=variables, check=False, stdout=2).returncode:
+    if (
+        made
+        and subprocess.run([*command, *overlay], env=variables, check=False, stdout=2).returncode
+    ):
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
         images.ensure(image, {**settings, "unpack": False})
@@ -59,24 +75,36 @@ def main() -> None:
         default=[],
         help="committed; laid over config.yaml",
     )
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help=f"for measuring on a machine that has {', '.join(environment.BARE)}",
+    )
+    parser.add_argument(
+        "--most-mib", type=duration, default=60, help="of a bare archive (default: 60)"
+    )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
     configfiles = arguments.configfile
     bundle.require_clean()
-    config = deployment.settle(configuration.read(configfiles))
-    contents = needed(config, expansion.plan(config, configfiles), arguments.environment)
-    name = f"parbench-{bundle.version()}.tar"  # git ignores it
+    bare, most_mib = arguments.bare, arguments.most_mib if arguments.bare else math.inf
+    config = configuration.read(configfiles)
+    config = deployment.settle({**config, "deployment": "host"} if bare else config)
+    plan = expansion.plan(config, configfiles)
+    contents = needed(config, plan, arguments.environment, bare, most_mib)
+    name = f"parbench-{bundle.version()}.tar{'.gz' * bare}"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
     overlay = ["--configfile", *map(str, configfiles)] if configfiles else []
     prepare(contents, config["images"], overlay)
     bundle.write(out, contents)
     print(
-        f"{out}  {out.stat().st_size / 1e9:.1f} GB\n"
+        f"{out}  {out.stat().st_size / 2**20:,.0f} MiB\n"
         f"The other machine needs Linux ({environment.python_identity()[1]}), {bundle.PYTHON}, make"
-        f"{' and Apptainer' if contents.images else ''}; there: tar xf, cd, make report"
-        + f' ARGS="{" ".join(overlay)}"'
-        * bool(configfiles)
+        f"{' and Apptainer' if contents.images else ''}"
+        f"{' with ' + ', '.join(environment.BARE) if bare else ''}; there: tar xf, cd, make "
+        + ("measure MINUTES=9" if bare else "report")
+        + f' ARGS="{" ".join(overlay)}"' * bool(configfiles)
     )
 
 

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from parbench.deploy import apptainer, bundle
+from parbench.deploy import apptainer, bundle, environment, uv
 from parbench.errors import ParbenchError
 from require import require
 from test_environment import Clone, tiny_wheel, uv_wheel
@@ -53,12 +55,12 @@ def test_the_archive_is_the_commit_and_what_it_needs(checkout, tmp_path, monkeyp
     data.mkdir(parents=True)
     (data / "data.safetensors").write_bytes(b"data")
 
-    def fetch(stack: str, place: Path) -> None:
+    def fetch(stack: str, place: Path, names: set[str] | None) -> None:
         (place / "wheels").mkdir()
         tiny_wheel(place / "wheels")
 
     monkeypatch.setattr(bundle, "fetch_wheels", fetch)
-    bundle.write(tmp_path / "x.tar", bundle.Contents("current", [], ["data/tiny"]))
+    bundle.write(tmp_path / "x.tar", bundle.Contents("current", [], ["results/data/tiny"]))
     (tmp_path / "there").mkdir()
     subprocess.run(["tar", "-xf", tmp_path / "x.tar", "-C", tmp_path / "there"], check=True)
     there = next((tmp_path / "there").iterdir())
@@ -102,6 +104,7 @@ STUDY = small_study(
 )  # fmt: skip
 GB_NEEDED = 18
 # Fail if there is another network device: the test would mean nothing.
+ALONE = ("unshare", "-n", "sh", "-c")
 WITHOUT_NETWORK = "ip link set lo up && test $(grep -c : /proc/self/net/dev) = 1 && "
 
 
@@ -118,49 +121,149 @@ def test_a_machine_without_network_makes_the_report(scratch):
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    for command in (["unshare", "-n", "true"], ["ip", "-V"]):
-        with contextlib.suppress(OSError):
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                continue
-        pytest.skip(f"{' '.join(command)} does not work here")
+    require_unshare()
     scratch.mkdir()
     if shutil.disk_usage(scratch).free < GB_NEEDED * 1e9:
         pytest.skip(f"{scratch}: less than {GB_NEEDED} GB are free")
 
     work = Workspace(scratch / "here", "apptainer")
-    for name in ("Makefile", ".gitignore"):
-        shutil.copy(ROOT / name, work.folder / name)
-    (work.folder / "studies" / "one.yaml").write_text(STUDY)
-    work.edit("config.yaml", "studies: [quickstart]", "studies: [one]")
     work.edit("config.yaml", "unpack: true", "unpack: false")  # 6 GB less
-    git(work.folder, "init", "--quiet")
-    git(work.folder, "add", ".")
-    git(work.folder, "commit", "--quiet", "--message", "first")
-    commit = git(work.folder, "rev-parse", "HEAD")
-    # As a user types it: without the environment of these tests on PATH.
-    own = str(Path(sys.prefix) / "bin")
-    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != own)
-    plain = {**os.environ, "PATH": path}
-    make(work.folder, ["make", "bundle", f"ARGS=--out '{scratch}'"], plain)
-    archive = next(scratch.glob("parbench-*.tar"))
-    shutil.rmtree(work.folder)
-
-    far = scratch / "far away"
-    far.mkdir()
-    subprocess.run(["tar", "xf", archive], cwd=far, check=True)
-    archive.unlink()
-    there = next(far.iterdir())
-    alone = {key: value for key, value in plain.items() if not key.startswith("PIP_")}
-    alone |= {"PARBENCH_CACHE": str(far / "another"), "PIP_CONFIG_FILE": os.devnull}
-    command = ["unshare", "-n", "sh", "-c", WITHOUT_NETWORK + "make report"]
-    make(there, command, alone)
+    commit = committed(work, STUDY)
+    there = carried(work, scratch)
+    make(there, [*ALONE, WITHOUT_NETWORK + "make report"], alone(scratch))
     for name in ("final.html", "final.pdf"):
         assert (there / "reports" / name).stat().st_size > 10_000
     (metrics,) = (there / "results" / "cells").glob("*/metrics.json")
     environment = json.loads(metrics.read_text())["environment"]
     assert (there / "bundle/cache/images" / f"{environment['image']}.sif").is_file()
     assert (environment["git_commit"], environment["git_dirty"]) == (commit, False)
-    assert not (far / "another").exists()
+    assert not (scratch / "another").exists()
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory) -> Path:
+    """Make a Python that has just what a bare bundle asks for, and pip; return its folder."""
+    folder = tmp_path_factory.mktemp("bare")
+    lock = (ROOT / "containers/locks/current/host.txt").read_text()
+    pins = re.findall(r"^([\w.-]+==[^\s;\\]+)", lock, re.MULTILINE)
+    (folder / "pins.txt").write_text("\n".join(pins))
+    program, python = Path(sys.prefix, "bin", "uv"), str(folder / "bin" / "python")
+    words = ["venv", "--quiet", "--seed", "--allow-existing", "--python", sys.executable]
+    uv.run(program, [*words, str(folder)])
+    words = ["pip", "install", "--python", python, "--constraints", str(folder / "pins.txt")]
+    uv.run(program, [*words, *environment.BARE])
+    return folder
+
+
+@pytest.mark.whole
+def test_a_bare_machine_measures_for_minutes_and_goes_on(bare, tmp_path):
+    """Five minutes: a machine with torch and without network is cut off after one of them."""
+    require_unshare()
+    work = Workspace(tmp_path / "here")
+    work.edit("config.yaml", "checkpoint_seconds: 300", "checkpoint_seconds: 5")
+    variants = "eager: {strategy: eager, hardware: cpu1}\nddp: {strategy: ddp, hardware: cpu2}"
+    study = small_study("Long", "resnet18: {}", variants, epochs=15, images=1400)
+    commit = committed(work, study)
+    there = carried(work, tmp_path, "--bare")
+    path = os.pathsep.join([str(bare / "bin"), "/usr/bin", "/bin"])
+    variables = alone(tmp_path) | {"PATH": path}
+
+    def measured(minutes: int) -> subprocess.CompletedProcess:
+        command = [*ALONE, f"{WITHOUT_NETWORK} make measure MINUTES={minutes}"]
+        return subprocess.run(
+            command, cwd=there, env=variables, capture_output=True, text=True, check=False
+        )
+
+    make(there, [*ALONE, WITHOUT_NETWORK + "make env"], variables)
+    first = measured(1)
+    assert first.returncode != 0, first.stdout + first.stderr
+    assert "1 minutes are over; running cells write a checkpoint and end" in first.stderr
+    assert re.search(r"(of the 2 cells that were left are done|no cell had begun yet); the same ",
+                     first.stderr)  # fmt: skip
+    then = measured(60)
+    assert then.returncode == 0, then.stdout + then.stderr
+    results = [json.loads(path.read_text()) for path in there.glob("results/cells/*/metrics.json")]
+    assert [each["status"] for each in results] == ["ok", "ok"]
+    stopped = [each for each in results if f"{each['cell']['id']}: ended by SIGINT; a " in
+               first.stdout + first.stderr]  # fmt: skip
+    assert all(each["resumed_from"] for each in stopped)
+    make(there, [*ALONE, WITHOUT_NETWORK + "make evidence ARGS='--partial one'"], variables)
+    (kept,) = (there / "reports" / "evidence").glob("one-*.json")
+    home = work.folder / "reports" / "evidence"
+    shutil.copy(kept, home / kept.name)
+    work.snakemake("reports/evidence.html")
+    assert commit[:12] in (work.folder / "reports" / "evidence.html").read_text()
+
+
+@pytest.mark.whole
+def test_a_bare_bundle_that_is_too_large_names_its_largest_parts(tmp_path):
+    work = Workspace(tmp_path / "here")
+    committed(work, STUDY)
+    words = ["scripts/bundle.py", "--bare", "--most-mib", "1", "--out", str(tmp_path)]
+    done = work.run(*words, check=False)
+    assert done.returncode == 2
+    assert re.search(r"has \d+ MiB, and --most-mib is 1; its largest parts are pulp-", done.stderr)
+    assert list(tmp_path.glob("parbench-*")) == []
+
+
+def test_a_command_ends_after_its_minutes_and_its_cells_are_counted(tmp_path):
+    asked = "trap 'echo asked; exit 3' INT; while :; do sleep 0.1; done"
+    words = [sys.executable, str(ROOT / "scripts" / "within.py"), "--minutes", "0.01", "--"]
+    done = subprocess.run(
+        [*words, "sh", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "asked\n")
+    assert "no cell had begun yet; the same command goes on from here" in done.stderr
+    words[words.index("0.01")] = "60"
+    done = subprocess.run([*words, "sh", "-c", "exit 3"], cwd=tmp_path, check=False)
+    assert done.returncode == 3
+
+
+def require_unshare() -> None:
+    for command in (["unshare", "-n", "true"], ["ip", "-V"]):
+        with contextlib.suppress(OSError):
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                continue
+        pytest.skip(f"{' '.join(command)} does not work here")
+
+
+def committed(work: Workspace, study: str) -> str:
+    """Make a repository of the copy, whose only study is ``study``; return the commit."""
+    for name in ("Makefile", ".gitignore"):
+        shutil.copy(ROOT / name, work.folder / name)
+    (work.folder / "studies" / "one.yaml").write_text(study)
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [one]")
+    git(work.folder, "init", "--quiet")
+    git(work.folder, "add", ".")
+    git(work.folder, "commit", "--quiet", "--message", "first")
+    return git(work.folder, "rev-parse", "HEAD")
+
+
+def carried(work: Workspace, scratch: Path, *words: str) -> Path:
+    """Bundle the copy, unpack it elsewhere and return its folder there."""
+    make(work.folder, ["make", "bundle", f"ARGS={shlex.join([*words, '--out', str(scratch)])}"],
+         plain())  # fmt: skip
+    (archive,) = scratch.glob("parbench-*.tar*")
+    if not words:
+        shutil.rmtree(work.folder)
+    far = scratch / "far away"
+    far.mkdir()
+    subprocess.run(["tar", "xf", archive], cwd=far, check=True)
+    archive.unlink()
+    return next(far.iterdir())
+
+
+def plain() -> dict[str, str]:
+    """Return the variables of a user: without the environment of these tests on PATH."""
+    own = str(Path(sys.prefix) / "bin")
+    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != own)
+    return {**os.environ, "PATH": path}
+
+
+def alone(scratch: Path) -> dict[str, str]:
+    """Return the variables of a machine without network."""
+    kept = {key: value for key, value in plain().items() if not key.startswith("PIP_")}
+    return kept | {"PARBENCH_CACHE": str(scratch / "another"), "PIP_CONFIG_FILE": os.devnull}
 
 
 def make(folder: Path, command: list[str], variables: dict[str, str]) -> None:

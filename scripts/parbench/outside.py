@@ -55,8 +55,6 @@ def sentence(error: ImportError, command: Sequence[str]) -> str | None:
     if is_ours():
         return None
     text = f"error: {sys.executable} lacks packages of parbench ({error})"
-    if not (ROOT / "Makefile").is_file():  # a kit, on a machine that only measures
-        return text
     folder = "" if Path.cwd().resolve() == ROOT else f" -C {shlex.quote(str(ROOT))}"
     return (
         f"{text}; enter its environment, and type the command again:\n"

@@ -270,6 +270,12 @@ class WorkflowRun:
             raise WorkflowError(f"error: study {study!r} is not in `studies`{near}")
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
+    def measured(self, wildcards: Any) -> list[str]:
+        """Return the metrics.json of each cell that can run here, and the certificates."""
+        cells = (cell for study in self.plan.studies for cell in self.plan.runnable(study))
+        metrics = [str(folder(cell) / "metrics.json") for cell in dict.fromkeys(cells)]
+        return [*metrics, *self.certificates_of(self.plan.studies)]
+
     def plan_digest(self, wildcards: Any) -> str:
         """Return a digest that changes with the study's plan: its groups, tables, texts."""
         return files.digest(self.plan.studies[wildcards.study].stated())

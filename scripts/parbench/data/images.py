@@ -1,7 +1,4 @@
-"""Datasets of images before conversion, and the decoding of image files.
-
-Does not import pydantic: a bare machine decodes the images of a kit (launch/kit.py).
-"""
+"""Datasets of images before conversion, and the decoding of image files."""
 
 from __future__ import annotations
 

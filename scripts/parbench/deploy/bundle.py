@@ -3,37 +3,52 @@
 There, `tar xf`, `cd` and `make report` are all it takes. Datasets and published weights lie in
 results/, images and the compiled Horovod in bundle/cache, which replaces the cache if bundle/
 exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from which uv installs
-(environment.py).
+(environment.py). A bare one, of some 40 MiB, is for a machine that has torch: it holds what else
+measuring needs (`make measure`), and no images.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import tarfile
 import tempfile
+import tomllib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import quote
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from parbench import git
 from parbench.cache import say
 from parbench.deploy import environment, images, uv
 from parbench.errors import ParbenchError
-from parbench.files import atomic_path, sha256_file
+from parbench.files import atomic_path, read_text, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
+# Of pyproject.toml, what only reports, digits, images and installing need.
+NOT_MEASURING = {"scipy", "scikit-learn", "typst", "pygments", "cyclonedx-bom", "uv"}
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the configured studies need: images, and folders below results/ such as data/digits.
+    """What the configured studies need: images, and folders such as results/data/digits.
 
-    ``stack``: of the host's environment, in which the workflow itself runs.
+    ``stack``: of the host's environment, in which the workflow itself runs; ``bare``: for a machine
+    that has torch; ``most_mib``: of the archive.
     """
 
     stack: str
     images: list[images.Image]
     folders: list[str]
+    bare: bool = False
+    most_mib: float = math.inf
 
 
 def require_clean() -> None:
@@ -45,8 +60,39 @@ def require_clean() -> None:
         )
 
 
-def fetch_wheels(stack: str, place: Path) -> None:
-    """Fetch a wheel of every package in the stack's lock file and list them with their digests.
+def measuring() -> set[str]:
+    """Return the packages that measuring needs beside those of a bare machine and what these bring,
+    as this environment has them."""
+    project = tomllib.loads(read_text(ROOT / "pyproject.toml"))["project"]
+    names = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    there = _with_dependencies(environment.BARE, ())
+    return _with_dependencies(names - NOT_MEASURING - there, there)
+
+
+def _with_dependencies(names: Iterable[str], without: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found or name in without:
+            continue
+        found.add(name)
+        for requirement in map(Requirement, metadata.requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return found
+
+
+def _locked(stack: str, names: set[str] | None) -> str:
+    """Return the stack's lock file, or the part of it that pins ``names``."""
+    text = read_text(environment.locks(stack) / "host.txt")
+    pins = re.findall(r"^((\S+)==[^\n]*\\\n(?: +--hash=\S+(?: \\)?\n)+)", text, re.MULTILINE)
+    return text if names is None else "".join(pin for pin, name in pins if name in names)
+
+
+def fetch_wheels(stack: str, place: Path, names: set[str] | None = None) -> None:
+    """Fetch a wheel of every package in the stack's lock file, or of ``names`` among them, and list
+    them with their digests.
 
     Packages that exist only as source are built here, since the other machine has no compiler.
     """
@@ -54,7 +100,8 @@ def fetch_wheels(stack: str, place: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
     command += ["--no-input"]
     command += ["--wheel-dir", str(place / "wheels")]
-    command += ["--requirement", str(environment.locks(stack) / "host.txt")]
+    (place / "requirements.txt").write_text(_locked(stack, names), encoding="utf-8")
+    command += ["--requirement", str(place / "requirements.txt")]
     variables = {**uv.installer_environment(), "TMPDIR": str(place)}
     if uv.run_masked(command, sys.stderr, env=variables):
         raise ParbenchError(f"pip cannot fetch the packages; {uv.HELP}")
@@ -75,9 +122,7 @@ def archive_names(contents: Contents, place: Path) -> dict[str, Path]:
     horovod_folder = environment.horovod_place(contents.stack)
     if wheel := environment.horovod_wheel(horovod_folder):
         path_by_name[f"bundle/cache/wheels/{horovod_folder.name}/{wheel.name}"] = wheel
-    return path_by_name | {
-        f"results/{folder}": ROOT / "results" / folder for folder in contents.folders
-    }
+    return path_by_name | {folder: ROOT / folder for folder in contents.folders}
 
 
 def write(out: Path, contents: Contents) -> None:
@@ -86,15 +131,42 @@ def write(out: Path, contents: Contents) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         checkout, bundle = Path(work, "checkout"), Path(work, "bundle")
         bundle.mkdir()
-        # With its history.
-        git.run(ROOT, "clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
+        # With its history, unless it shall be small.
+        depth = ["--depth", "1"] if contents.bare else []
+        words = ["clone", "--quiet", "--no-local", "--no-tags", *depth]
+        git.run(ROOT, *words, f"file://{quote(str(ROOT))}" if depth else str(ROOT), str(checkout))
         git.run(checkout, "remote", "remove", "origin")
-        fetch_wheels(contents.stack, bundle)
+        fetch_wheels(contents.stack, bundle, measuring() if contents.bare else None)
+        if contents.bare:
+            (bundle / environment.BARE_MARK).touch()
         say(f"writing {out}")
-        with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-            tar.add(checkout, top, filter=without_owner)
-            for name, path in archive_names(contents, bundle).items():
-                tar.add(path, f"{top}/{name}", filter=without_owner)
+        form = {"format": tarfile.PAX_FORMAT, "dereference": False}
+        with atomic_path(out) as part:
+            with tarfile.open(part, "w:gz" if contents.bare else "w", **form) as tar:
+                tar.add(checkout, top, filter=without_owner)
+                for name, path in archive_names(contents, bundle).items():
+                    tar.add(path.resolve(), f"{top}/{name}", filter=without_owner)
+            _check_size(part, contents, [*(bundle / "wheels").iterdir(), checkout])
+
+
+def _check_size(part: Path, contents: Contents, parts: list[Path]) -> None:
+    """Raise ParbenchError if the archive is too large; it names the largest of what it holds."""
+    size = part.stat().st_size / 2**20
+    if size <= contents.most_mib:
+        return
+    sizes = {path.name: _size(path) for path in parts}
+    sizes |= {folder: _size((ROOT / folder).resolve()) for folder in contents.folders}
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
+    raise ParbenchError(
+        f"the archive has {size:.0f} MiB, and --most-mib is {contents.most_mib:g}; its largest "
+        f"parts are {', '.join(f'{name} ({sizes[name]:.0f} MiB)' for name in largest)}; choose "
+        "fewer studies or smaller data, or allow more"
+    )
+
+
+def _size(path: Path) -> float:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files if each.is_file()) / 2**20
 
 
 def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:

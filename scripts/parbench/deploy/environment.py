@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import venv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -44,6 +46,9 @@ ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
 HOROVOD_NEEDS = {"compiler": "a C++ compiler", "make": "make", "headers": "Python's headers"}
 STARTUP = Path(__file__).with_name("startup.py")
+# What a machine has for which `make bundle ARGS=--bare` writes an archive, and the archive's mark.
+BARE = ("torch", "torchvision", "numpy", "pandas", "matplotlib")
+BARE_MARK = "bare"
 LAYOUT = 2  # raise it when environments of older versions must not be used any more
 
 
@@ -104,6 +109,9 @@ def _add_startup(folder: Path) -> None:
 
 def _set_up(folder: Path, stack: str) -> None:
     started = time.monotonic()
+    if (cache.BUNDLE / BARE_MARK).exists():
+        _set_up_bare(folder, stack)
+        return
     say(f"setting up the environment of the stack {stack} in {folder} (once; some 5 GB: half a"
         " minute, or as long as fetching them takes)")  # fmt: skip
     packages = [str(locks(stack) / "host.txt")]
@@ -121,6 +129,40 @@ def _set_up(folder: Path, stack: str) -> None:
     uv.run(program, [*words, *packages])
     rename_durably(work, folder)
     say(f"the environment is ready ({time.monotonic() - started:.0f} s)")
+
+
+def _set_up_bare(folder: Path, stack: str) -> None:
+    """Add the packages of a bare bundle to those of this Python, in an environment of its own."""
+    python = f"{sys.executable} ({sys.version.split()[0]})"
+    wanted = (cache.BUNDLE / "python").read_text("utf-8").strip()
+    again = f"type make PYTHON=<the path of a {wanted} that has them> and your target"
+    if wanted != f"python{sys.version_info.major}.{sys.version_info.minor}":
+        raise ParbenchError(
+            f"bundle/ holds packages for {wanted}, and {python} is another; {again}, or write the "
+            "bundle with make PYTHON=<another> bundle"
+        )
+    if lacking := [name for name in BARE if importlib.util.find_spec(name) is None]:
+        raise ParbenchError(f"{python} has no {', '.join(lacking)}; {again}")
+    say(f"adding the packages of bundle/ to those of {python}, in {folder}")
+    work = folder.with_name(f".{folder.name}")
+    for leftover in (work, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+    venv.create(work, system_site_packages=True)
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(work), "platbase": str(work)}))
+    # Also of a Python that is a virtual environment itself.
+    others = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "machine.pth").write_text("".join(f"{other}\n" for other in others), "utf-8")
+    words = ["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    words += ["--no-compile", "--ignore-installed", "--require-hashes", "--find-links"]
+    words += [str(cache.BUNDLE / "wheels"), "--requirement", str(cache.BUNDLE / f"{stack}.txt")]
+    command = [str(work / "bin" / "python"), "-m", "pip", *words]
+    if uv.run_masked(command, sys.stderr, env=uv.installer_environment()):
+        raise ParbenchError(
+            f"pip cannot install the packages of bundle/; the reason stands above; no pip: "
+            f"{distribution.install('pip')}"
+        )
+    rename_durably(work, folder)
 
 
 # ---------------------------------------------------------------- Horovod
