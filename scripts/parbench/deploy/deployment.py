@@ -183,6 +183,8 @@ def _modules(cell: Cell) -> list[str]:
     code = provenance.cell_code(*provenance.names_of(cell))
     used = {name for name in code if name.startswith(own) or name == engine}
     found = {"psutil"} if cell.hardware.nodes > 1 else set()  # to find their networks
+    if strategies.of(cell).NOT_ALONE:
+        used.add("parbench.training.program")
     return sorted(found.union(*map(provenance.packages_of, used)))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from parbench import strategies
 from parbench.plan.study_plan import Work
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, make_table
@@ -18,7 +19,10 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 def work_table(study: Study) -> dict:
     """Return a table, a row per set of a model's groups that compute alike, run or not."""
-    values_by_group = {group: _work(group) for group in study.own}
+    own, programs = [], []
+    for group in study.own:
+        (own if strategies.load(group.strategy).NOT_ALONE is None else programs).append(group)
+    values_by_group = {group: _work(group) for group in own}
     heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in values_by_group)
     alike = [len(set(column)) == 1 for column in zip(*values_by_group.values(), strict=True)]
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -34,6 +38,9 @@ def work_table(study: Study) -> dict:
     ]
     columns = [name for name, same in zip(heads, alike, strict=False) if not same]
     caption = f"All of them: {', '.join(shared)}. " if shared else ""
+    if programs:
+        names = ", ".join(dict.fromkeys(group.variant for group in programs))
+        caption += f"Programs of one's own, whose settings are not known here: {names}. "
     return make_table(
         f"t-{study.name}-work",
         "What each variant computes",
