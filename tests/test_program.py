@@ -97,6 +97,7 @@ def test_it_takes_turns_with_ours(launch, of, quick):
     assert samples == 3 * found["sides"][0]["steps"]
     told = found["sides"][0]["environment"]
     assert (told["world_size"], told["packages"]) == (1, {})
+    assert told["stack"] == "the program's own"
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "torch" in found["sides"][1]["environment"]["packages"]
     assert "a line of the program's" in it.log.read_text()

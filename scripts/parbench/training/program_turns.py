@@ -63,7 +63,8 @@ def take_turns(
             cores=own_cores,
             side=cell,
         )
-        own = {"python": rank.python, "packages": rank.packages, "lock_mismatch": []}
+        own = {"stack": "the program's own", "lock_mismatch": ["all: it is of no lock"]}
+        own |= {"python": rank.python, "packages": rank.packages}
         write_json(state / "environment.json", description | own)
         serve(turn, [os.getpid()], compared=True, leads=True)
 
