@@ -22,6 +22,7 @@ train on such images or None, and ``SMALL_SIZE``, the size of images for scripts
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +53,7 @@ def module(name: str) -> str:
     return f"parbench.models.libraries.{origin}" if found else f"parbench.models.{name}"
 
 
+@functools.cache
 def load(name: str) -> Any:
     """Return what defines the model ``name``: its module, or a network of libraries/."""
     found = importlib.import_module(module(name))
