@@ -103,6 +103,7 @@ STUDY = small_study(
     "One cell", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}"
 )  # fmt: skip
 GB_NEEDED = 18
+MOST_VISITS = 20
 # Fail if there is another network device: the test would mean nothing.
 ALONE = ("unshare", "-n", "sh", "-c")
 WITHOUT_NETWORK = "ip link set lo up && test $(grep -c : /proc/self/net/dev) = 1 && "
@@ -157,42 +158,43 @@ def bare(tmp_path_factory) -> Path:
 
 @pytest.mark.whole
 def test_a_bare_machine_measures_for_minutes_and_goes_on(bare, tmp_path):
-    """Five minutes: a machine with torch and without network is cut off after one of them."""
+    """Five minutes: a machine with torch and without network is cut off after one, and again."""
     require_unshare()
     work = Workspace(tmp_path / "here")
-    work.edit("config.yaml", "checkpoint_seconds: 300", "checkpoint_seconds: 5")
-    variants = "eager: {strategy: eager, hardware: cpu1}\nddp: {strategy: ddp, hardware: cpu2}"
-    study = small_study("Long", "resnet18: {}", variants, epochs=15, images=1400)
-    commit = committed(work, study)
+    variants = """
+short: {strategy: eager, hardware: cpu1}
+long: {strategy: eager, hardware: cpu1, settings: {epochs: 5000}}
+"""
+    commit = committed(work, small_study("One is cut off", "resnet18: {}", variants))
     there = carried(work, tmp_path, "--bare")
     path = os.pathsep.join([str(bare / "bin"), "/usr/bin", "/bin"])
     variables = alone(tmp_path) | {"PATH": path}
-
-    def measured(minutes: int) -> subprocess.CompletedProcess:
-        command = [*ALONE, f"{WITHOUT_NETWORK} make measure MINUTES={minutes}"]
-        return subprocess.run(
+    make(there, [*ALONE, WITHOUT_NETWORK + "make env"], variables)
+    kept: list[tuple[int, int]] = []
+    for _ in range(MOST_VISITS):  # a busy machine may not begin to train within a minute
+        command = [*ALONE, WITHOUT_NETWORK + "make measure MINUTES=1"]
+        done = subprocess.run(
             command, cwd=there, env=variables, capture_output=True, text=True, check=False
         )
-
-    make(there, [*ALONE, WITHOUT_NETWORK + "make env"], variables)
-    first = measured(1)
-    assert first.returncode != 0, first.stdout + first.stderr
-    assert "1 minutes are over; running cells write a checkpoint and end" in first.stderr
-    assert re.search(r"(of the 2 cells that were left are done|no cell had begun yet); the same ",
-                     first.stderr)  # fmt: skip
-    then = measured(60)
-    assert then.returncode == 0, then.stdout + then.stderr
-    results = [json.loads(path.read_text()) for path in there.glob("results/cells/*/metrics.json")]
-    assert [each["status"] for each in results] == ["ok", "ok"]
-    stopped = [each for each in results if f"{each['cell']['id']}: ended by SIGINT; a " in
-               first.stdout + first.stderr]  # fmt: skip
-    assert all(each["resumed_from"] for each in stopped)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        assert "parbench: 1 minutes are over; running cells write a checkpoint and end" in said
+        assert re.search(
+            r"(of the \d cells that were left are done|no cell had begun yet); the same", said
+        )
+        stopped = re.search(r"a checkpoint at epoch (\d+) step (\d+) is kept", said)
+        kept += [(int(stopped[1]), int(stopped[2]))] if stopped else []
+        if len(kept) > 1 and (results := list(there.glob("results/cells/*/metrics.json"))):
+            break
+    assert kept[0] < kept[1], said
+    (result,) = results
     make(there, [*ALONE, WITHOUT_NETWORK + "make evidence ARGS='--partial one'"], variables)
-    (kept,) = (there / "reports" / "evidence").glob("one-*.json")
-    home = work.folder / "reports" / "evidence"
-    shutil.copy(kept, home / kept.name)
-    work.snakemake("reports/evidence.html")
-    assert commit[:12] in (work.folder / "reports" / "evidence.html").read_text()
+    (file,) = (there / "reports" / "evidence").glob("one-*.json")
+    shutil.copy(file, work.folder / "reports" / "evidence")
+    brought = json.loads(file.read_text())
+    assert list(brought["cells"]) == [result.parent.name]
+    assert [entry["git_commit"] for entry in brought["environments"]] == [commit]
+    assert len(brought["missing"]) == 1
 
 
 @pytest.mark.whole
