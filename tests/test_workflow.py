@@ -114,8 +114,8 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
         (GPIPE, '"default": False', '"default": True if False else False', {"train": 2, **PROVED}),
         (
             "scripts/parbench/models/resnet18.py",
-            "    return _resnet.blocks(",
-            "    unused = 0\n    return _resnet.blocks(",
+            "    return _resnet.build(",
+            "    unused = 0\n    return _resnet.build(",
             {"train": 3, **PROVED},
         ),
         (

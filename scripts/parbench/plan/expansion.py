@@ -95,13 +95,12 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
     """
     paths = [places.RESULTS / "plan" / f"{study}.json" for study in studies]
     groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
-    reasons = {group["id"]: group["not_run"] for group in groups}
-
-    def lacking(group: str, cell: Cell) -> str | None:
-        reason = reasons.get(group)
-        return None if reason == strategies.of(cell).NOT_ALONE else reason
-
-    return lacking
+    reasons = {
+        group["id"]: group["not_run"]
+        for group in groups
+        if group["not_run"] != strategies.load(group["strategy"]).NOT_ALONE
+    }
+    return lambda group, cell: reasons.get(group)
 
 
 def sources(config: dict) -> dict[str, dict]:

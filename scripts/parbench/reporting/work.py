@@ -19,10 +19,9 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 def work_table(study: Study) -> dict:
     """Return a table, a row per set of a model's groups that compute alike, run or not."""
-    own, programs = [], []
-    for group in study.own:
-        (own if strategies.load(group.strategy).NOT_ALONE is None else programs).append(group)
-    values_by_group = {group: _work(group) for group in own}
+    unknown = [name for name in strategies.names() if strategies.load(name).NOT_ALONE]
+    programs = [group for group in study.own if group.strategy in unknown]
+    values_by_group = {group: _work(group) for group in study.own if group not in programs}
     heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in values_by_group)
     alike = [len(set(column)) == 1 for column in zip(*values_by_group.values(), strict=True)]
     rows: dict[tuple[str, ...], list[str]] = {}
