@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,9 +72,13 @@ def options(name: str, given: dict) -> dict:
 
 
 def stated_options(name: str, options: dict) -> dict:
-    """Return ``options`` of the model ``name`` without implied ones at their defaults, as in cells:
-    those older than the option keep their ids."""
-    schemas = load(name).OPTIONS
+    """Return ``options`` of the model ``name`` without implied ones at their defaults."""
+    return without_implied(load(name).OPTIONS, options)
+
+
+def without_implied(schemas: Mapping[str, dict], options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options``, which ``schemas`` describe, without implied ones at their defaults, as in
+    cells: those older than the option keep their ids."""
     return {
         key: value
         for key, value in options.items()

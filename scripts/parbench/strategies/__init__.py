@@ -34,12 +34,7 @@ def of(cell: Cell) -> Strategy:
 
 def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` of the strategy ``name`` without implied ones at their defaults."""
-    schemas = load(name).OPTIONS
-    return {
-        key: value
-        for key, value in options.items()
-        if not (schemas[key].get("implied") and value == schemas[key]["default"])
-    }
+    return models.without_implied(load(name).OPTIONS, options)
 
 
 def image(strategy: str, model: str) -> str:

@@ -29,6 +29,7 @@ HOW = "from parbench_turns import step, and step(samples=...) after each trainin
 HELLO, REPORT = ("process", "rank", "ranks", "python", "packages"), ("samples", "seconds")
 LOOK_SECONDS = 0.2
 END_SECONDS = 3.0  # between SIGTERM and SIGKILL; a launcher gives its ranks no more than 5
+EXIT_SECONDS = 10.0  # within which a program ends of which a rank has
 LOG_LINES = 8  # that an error shows
 
 
@@ -81,7 +82,8 @@ class Program:
     """A program: its ``label``, its command line, what its environment has more than this
     process's, and its log.
 
-    ``patience``: the seconds within which it must reach its first step, and end each turn;
+    ``patience``: the seconds within which it must reach its first step, and end each turn, which
+    ``patience_key`` states;
     ``folder``: where it runs; ``hidden``: variables of this process that it does not inherit;
     ``looked`` is called several times a second while it is waited for.
     """
@@ -93,6 +95,7 @@ class Program:
     patience: float
     folder: Path = Path()
     hidden: Collection[str] = ()
+    patience_key: str = "--patience"
     looked: Callable[[], None] = lambda: None
     process: subprocess.Popen | None = None
     listener: socket.socket | None = None
@@ -224,8 +227,8 @@ class Program:
             if time.monotonic() > until:
                 raise Misbehaved(
                     f"{self}: rank {silent[0].number} took no {steps + 1} steps in "
-                    f"{self.patience:g} s after {self._done()}; give it --patience, or see "
-                    f"{self.log}"
+                    f"{self.patience:g} s after {self._done()}; raise "
+                    f"{self.patience_key}{self._last_lines()}"
                 )
         self.turns += 1
         samples = sum(one["samples"] for one in reports.values())
@@ -292,7 +295,7 @@ class Program:
     def _fail_ended(self) -> None:
         """Raise Misbehaved for a program, or one of its ranks, that has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_SECONDS)
+            self.process.wait(EXIT_SECONDS)
         status = self.process.returncode
         if status == 0 and not self.ranks:
             raise Misbehaved(f"{self}: ended without a training step; add to it: {HOW}")
@@ -311,8 +314,8 @@ class Program:
     def _fail_late(self) -> None:
         if not self.ranks:
             raise Misbehaved(
-                f"{self}: no training step in {self.patience:g} s; add to it: {HOW}; or give it "
-                f"--patience{self._last_lines()}"
+                f"{self}: no training step in {self.patience:g} s; add to it: {HOW}; or raise "
+                f"{self.patience_key}{self._last_lines()}"
             )
         missing = min(set(range(self.spokesman.of)) - set(self.ranks))
         raise Misbehaved(

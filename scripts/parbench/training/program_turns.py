@@ -40,6 +40,7 @@ def take_turns(
         cell.run.timeout_seconds,
         folder=Path(options["folder"]),
         hidden=[key for key in os.environ if key in PLACE or key.startswith("PARBENCH_")],
+        patience_key="timeout_seconds in config.yaml",
         looked=lambda: heartbeat.beat("turn"),
     )
 
