@@ -290,6 +290,16 @@ def test_the_headline_leaves_out_no_verdict(tmp_path):
     counts()
 
 
+def test_a_restart_names_the_environment_of_each_side(tmp_path):
+    made = constructed.ENVIRONMENT | {"machine": constructed.MACHINE, "world_size": 2}
+    sides = [{"steps": 4, "environment": made | {"python": text}} for text in ("3.11.7", "3.12.1")]
+    ddp = Group("net", "ddp", CPU2, turns=(1.5, 1.6), beside={"sides": sides})
+    data = collect(constructed.write_study(tmp_path, groups=[Group("net", "eager", CPU1), ddp]))
+    (named,) = {row[7]["text"] for row in data["studies"][0]["restarts"]["rows"]}
+    found = {each["name"]: dict(each["pairs"])["Python"] for each in data["environments"]}
+    assert [found[name] for name in named.split(", ")] == ["3.11.7", "3.12.1"]
+
+
 def test_every_restart_that_decides_is_in_the_report(tmp_path):
     """With when, where and by which code it was measured, its load and how to make it again."""
     slices = [

@@ -53,13 +53,17 @@ def environments(studies: list[Study]) -> Environments:
     by_pairs: Environments = {}
     for study in studies:
         for run in study.all_runs.values():
-            pairs, name = _environment_pairs(run.environment), f"E{len(by_pairs) + 1}"
-            by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
+            for environment in run.environments:
+                pairs, name = _environment_pairs(environment), f"E{len(by_pairs) + 1}"
+                by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
     return by_pairs
 
 
-def _known(run: Run | PairRun, known: Environments) -> dict:
-    return known[str(_environment_pairs(run.environment))]
+def _named(run: Run | PairRun, known: Environments) -> TableCell:
+    """Return the names of a run's environments, of which a pair may have several."""
+    keys = dict.fromkeys(str(_environment_pairs(each)) for each in run.environments)
+    found = [known[key] for key in keys]
+    return TableCell(", ".join(each["name"] for each in found), link=found[0]["id"])
 
 
 def _environment_pairs(environment: Environment) -> list[list[str]]:
@@ -149,7 +153,6 @@ def cells_table(study: Study, known: Environments) -> dict:
 
 
 def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
-    environment = _known(run, known)
     return [
         TableCell(run.cell.id, link=study.cell_panel(run.cell.id)),
         TableCell(status_text(run.status), tone="plain" if run.status == "ok" else "bad"),
@@ -157,7 +160,7 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
         _number_cell(run.test_accuracy, 4),
         _number_cell(_memory(run), 0),
         TableCell(moment(run.started)),
-        TableCell(environment["name"], link=environment["id"]),
+        _named(run, known),
         TableCell(run.environment.code_digest[:8]),
     ]
 
@@ -194,7 +197,7 @@ def restarts_table(study: Study, known: Environments) -> dict | None:
 
 
 def _restart_row(run: PairRun, compares: str, known: Environments) -> list[TableCell]:
-    environment, is_ok, slices = _known(run, known), run.status == "ok", run.slices
+    is_ok, slices = run.status == "ok", run.slices
     status = status_text(run.status) + (f": {run.reason}" if run.reason else "")
     ratio = math.exp(restart(run).value) if is_ok else None
     disturbed = sum(each.disturbed for each in slices)
@@ -208,7 +211,7 @@ def _restart_row(run: PairRun, compares: str, known: Environments) -> list[Table
         TableCell(f"{len(slices)}, {disturbed} disturbed", sort=len(slices)),
         number(others / spent, f"{100 * others / spent:.1f} %") if spent else absent("no slice"),
         TableCell(period(run.started, run.finished)),
-        TableCell(environment["name"], link=environment["id"]),
+        _named(run, known),
         TableCell(run.environment.commit),
         TableCell(run.environment.code_digest[:8]),
     ]
@@ -273,7 +276,7 @@ def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
         "command": study.cell_command(cell),
         "numbers": _cell_numbers(run),
         "facts": [*_cell_facts(run), *certificates.fact(study.proofs, *run.trained)],
-        "environment": _known(run, known)["name"],
+        "environment": _named(run, known).text,
         "folder": str(study.cells_folder / cell),
         "log": [] if run.status == "ok" else _end_of_log(study, cell),
     }
