@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,21 @@ def wait_for(there: Callable[[], object]) -> None:
     while not there():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def launched_pairs(home: Path, data: Path) -> Iterator[Callable[..., Launched]]:
+    """Yield a function that makes a pair to launch; fail if a process is left afterwards."""
+    made = []
+
+    def make(*sides: Cell, root: Path = ROOT, **kind: object) -> Launched:
+        made.append(Launched(Pair("pair", 0, sides, **kind), data, home, root))
+        return made[-1]
+
+    yield make
+    left = [process for it in made for process in it.processes()]
+    for process in left:
+        process.kill()
+    assert not left
 
 
 class Launched:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from parbench.launch.ranks import place
+from parbench.training.launched import place
 
 
 def main() -> int:

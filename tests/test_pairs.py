@@ -10,18 +10,16 @@ import shutil
 import signal
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
 
 import as_json
 import training
-from launched import Launched, wait_for
+from launched import Launched, launched_pairs, wait_for
 from parbench import files
 from parbench.bench import benchmarks
 from parbench.bench import pairs as known
-from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, images
 from parbench.measure import provenance
 from require import require
@@ -86,18 +84,7 @@ def told(tmp_path_factory):
 
 @pytest.fixture
 def launch(tmp_path, digits):
-    """Yield a function that makes a pair to launch; fail if a process is left."""
-    made = []
-
-    def make(*sides: Cell, root: Path = ROOT, **kind) -> Launched:
-        made.append(Launched(Pair("pair", 0, sides, **kind), digits, tmp_path, root))
-        return made[-1]
-
-    yield make
-    left = [process for it in made for process in it.processes()]
-    for process in left:
-        process.kill()
-    assert not left
+    yield from launched_pairs(tmp_path, digits)
 
 
 def measured(it: Launched) -> dict:

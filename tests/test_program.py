@@ -6,15 +6,14 @@ import contextlib
 import shutil
 import signal
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
 import as_json
 import training
-from launched import Launched, wait_for
-from parbench.cell import Cell, Pair, Strategy
+from launched import launched_pairs, wait_for
+from parbench.cell import Cell, Strategy
 from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
 from parbench.plan import expansion
@@ -65,18 +64,7 @@ def of(tmp_path):
 
 @pytest.fixture
 def launch(tmp_path, digits):
-    """Yield a function that makes a pair to launch; fail if a process is left."""
-    made = []
-
-    def make(*sides: Cell, root: Path = ROOT) -> Launched:
-        made.append(Launched(Pair("pair", 0, sides), digits, tmp_path, root))
-        return made[-1]
-
-    yield make
-    left = [process for it in made for process in it.processes()]
-    for process in left:
-        process.kill()
-    assert not left
+    yield from launched_pairs(tmp_path, digits)
 
 
 @pytest.fixture(scope="module")

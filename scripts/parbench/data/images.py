@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from parbench.errors import ParbenchError, sentence
 
@@ -89,11 +89,10 @@ def decoded(
     test: Mapping[PurePath, str],
     source: str,
     source_sha256: str,
-    opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
     shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
     side: int | None = None,
 ) -> Images:
-    """Decode the files ``train`` and ``test``, each a path with its class; ``opened`` opens a path.
+    """Decode the files ``train`` and ``test``, each a path with its class.
 
     ``shown`` may show the progress. ``side``: resize the middle square of each image to this many
     pixels. ParbenchError names a file that is invalid.
@@ -106,7 +105,7 @@ def decoded(
     labels = np.array([label_of[name] for name in names], dtype=np.int64)
 
     def pixels(path: PurePath) -> tuple[np.ndarray, list[str]]:
-        return _decode(path, opened(path), side)
+        return _decode(path, side)
 
     notes: Counter[str] = Counter()
     # What Pillow warns of is recorded, not printed; threads share the record.
@@ -158,9 +157,7 @@ def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
         ) from None
 
 
-def _decode(
-    path: PurePath, file: PurePath | IO[bytes], side: int | None
-) -> tuple[np.ndarray, list[str]]:
+def _decode(path: PurePath, side: int | None) -> tuple[np.ndarray, list[str]]:
     """Return the pixels of an image file as RGB uint8 [3, H, W], as a viewer shows them, and notes
     on what it was.
     """
@@ -169,7 +166,7 @@ def _decode(
 
     notes = []
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > Image.MAX_IMAGE_PIXELS:
                 raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels")
             if image.mode not in MODES:

@@ -17,8 +17,9 @@ from parbench.data import pretrained
 from parbench.deploy import apptainer, images
 from parbench.files import write_json
 from parbench.launch.devices import Lent
-from parbench.launch.ranks import Program, place
+from parbench.launch.ranks import Program
 from parbench.launch.slurm_job import Job
+from parbench.training.launched import place
 from parbench.variables import clean
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs

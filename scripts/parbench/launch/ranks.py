@@ -37,16 +37,6 @@ class Program:
     environment: Mapping[str, str]
 
 
-def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
-    """Return the variables that tell a rank its place; there are ``per_node`` ranks on a node."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % per_node),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(per_node),
-    }
-
-
 @dataclass
 class Ranks:
     """The ``count`` ranks of a run, or of one side of a pair, and how they ended.

@@ -19,6 +19,16 @@ closed = threading.Event()  # the launcher has ended, or wants this process to e
 ending: list[Callable[[], None]] = []  # what ends the processes that this one has started
 
 
+def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
+    """Return the variables that tell a rank its place; there are ``per_node`` ranks on a node."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % per_node),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(per_node),
+    }
+
+
 def begin() -> None:
     """Tie this process to its launcher; do nothing if it was started by hand.
 

@@ -20,9 +20,6 @@ from parbench.training.program import Misbehaved, Program
 from parbench.training.progress import Heartbeat
 from parbench.training.turns import serve
 
-# Of this rank; the program has ranks of its own.
-PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-
 
 def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
@@ -32,6 +29,7 @@ def take_turns(
     cell, options = pair.sides[number], strategy.options
     own_cores = cores.pin(0, 1)  # which the program inherits
     state = Path(os.environ["PARBENCH_STATE"])
+    mine = launched.place(0, 1, 1)  # the program has ranks of its own
     program = Program(
         "the program",
         options["command"],
@@ -39,7 +37,7 @@ def take_turns(
         state / "program.log",
         cell.run.timeout_seconds,
         folder=Path(options["folder"]),
-        hidden=[key for key in os.environ if key in PLACE or key.startswith("PARBENCH_")],
+        hidden=[key for key in os.environ if key in mine or key.startswith("PARBENCH_")],
         patience_key="timeout_seconds in config.yaml",
         looked=lambda: heartbeat.beat("turn"),
     )
