@@ -290,6 +290,14 @@ def test_the_headline_leaves_out_no_verdict(tmp_path):
     counts()
 
 
+def test_a_ratio_of_what_is_not_certified_says_so_without_a_row_of_its_own(tmp_path):
+    ddp = Group("net", "ddp", CPU2, turns=(1.5, 1.6), told={"baseline": None})
+    paths = constructed.write_study(tmp_path, groups=[Group("net", "eager", CPU1), ddp])
+    tables = collect(paths, certified=[])["studies"][0]["tables"]
+    table = next(table for table in tables if table["id"].startswith("t-turns"))
+    assert "⚠ not certified: " in "".join(note["text"] for note in table["notes"])
+
+
 def test_a_restart_names_the_environment_of_each_side(tmp_path):
     made = constructed.ENVIRONMENT | {"machine": constructed.MACHINE, "world_size": 2}
     sides = [{"steps": 4, "environment": made | {"python": text}} for text in ("3.11.7", "3.12.1")]

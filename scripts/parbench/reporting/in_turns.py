@@ -93,7 +93,10 @@ def _row(
     pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
     interval = series.too_few or interval_cell(series, 2).text
-    marks = notes.mark_all(row.reason) if row else notes.mark(*compared.reasons)
+    if row:
+        marks = notes.mark_all(row.reason)
+    else:
+        marks = notes.mark(*compared.reasons, *_uncertified(study, compared))
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
@@ -106,6 +109,14 @@ def _row(
         *(cells[column] for column in judged),
         TableCell(_reading(study, group, compared, bound)).marked(marks),
     ]
+
+
+def _uncertified(study: Study, compared: Compared) -> list[str]:
+    """Return why some side of a comparison is not certified, each reason once."""
+    if study.proofs is None:
+        return []
+    runs = (study.all_runs[cell] for cell in compared.cells if cell in study.all_runs)
+    return study.proofs.problems(each for run in runs for each in run.trained)
 
 
 def _bound_cell(group: Group, most: float, compared: Compared) -> TableCell:

@@ -27,8 +27,8 @@ class Strategy(_base.Strategy):
     OPTIONS: ClassVar[dict[str, dict]] = {
         "command": {
             "type": "string",
-            "description": "the command line, run without a shell; `python` is parbench's own, and "
-            "another one is named by its path",
+            "description": "the command line, run without a shell; `python` is the one that trains "
+            "cells, and another one is named by its path",
         },
         "folder": {
             "type": "string",
