@@ -17,4 +17,4 @@ rule certificate:
         python=RUN.certified_python,
     shell:
         "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} {params.python:q} --out {output:q}"
-        " 2>&1 | tee {log:q} | tail -n 1"
+        " >{log:q} 2>&1 && tail -n 1 {log:q} || {{ cat {log:q} >&2; exit 1; }}"

@@ -300,3 +300,14 @@ def test_triggers_that_leave_out_what_makes_results_stale_are_reported(work, tmp
     done = work.snakemake("-n", SNAKEMAKE_PROFILE=str(tmp_path))
     assert "parbench: rerun-triggers is mtime, without input and params: " in done.stderr
     assert "rerun-triggers is" not in work.snakemake("-n").stderr
+
+
+def test_what_a_failed_certificate_printed_is_shown(tmp_path):
+    work = Workspace(tmp_path / "work")
+    (work.folder / "studies/six.yaml").write_text(STUDY)
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
+    (work.folder / "scripts/equivalence.py").write_text("raise SystemExit('no such library')")
+    cache = {"PARBENCH_CACHE": str(tmp_path / "cache")}
+    result = work.snakemake("results/certificates/host.json", check=False, **cache)
+    assert result.returncode != 0
+    assert "no such library" in result.stderr

@@ -86,7 +86,9 @@ def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     variables |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
-        rank: ranks.Program(command, {**os.environ, **variables, **ranks.place(rank, count, count)})
+        rank: ranks.Program(
+            command, {**os.environ, **variables, **launched.place(rank, count, count)}
+        )
         for rank in range(count)
     }
     started = ranks.Ranks(programs, count, state, log)
