@@ -75,7 +75,7 @@ def planned(tmp_path_factory):
     Packages that this machine may lack are faked: planning only looks for them.
     """
     work = Workspace(tmp_path_factory.mktemp("plan") / "work")
-    for name in ("deepspeed", "pyspark", "transformers"):
+    for name in ("deepspeed", "pyspark", "ray", "transformers"):
         (work.folder / "packages" / name).mkdir(parents=True)
         (work.folder / "packages" / name / "__init__.py").touch()
     (work.folder / "mine.yaml").write_text(f"{PLACE}studies: [{', '.join(STUDIES)}]\n")
@@ -131,9 +131,10 @@ def test_a_cell_of_each_strategy_is_as_ever(planned):
     hold("cells.json", as_lines({key: found[key] for key in sorted(found) if key != "horovod"}))
 
 
-# --- weights of every strategy --------------------------------------------------------------------
+# --- weights that training gives ------------------------------------------------------------------
 
-# Another torch, processor or instruction set rounds sums differently.
+# tests/test_train.py holds those of every other strategy against eager training's. Another torch,
+# processor or instruction set rounds sums differently.
 LOSS_TOLERANCE = 1e-3  # relative
 MEASURED = ("train_loss", "test_loss", "test_accuracy")
 
@@ -153,7 +154,7 @@ def trained(tmp_path_factory):
     return {f"{r['cell']['strategy']['name']} of {r['cell']['model']['name']}": r for r in runs}
 
 
-def test_every_strategy_trains_to_the_same_weights(trained):
+def test_training_gives_the_same_weights(trained):
     """Equal to the last bit where torch and processor are those of the file, else nearly so."""
     first = trained["eager of swin"]["environment"]
     flags = Path("/proc/cpuinfo").read_text().split()
@@ -173,8 +174,6 @@ def test_every_strategy_trains_to_the_same_weights(trained):
     if REWRITE:
         hold("weights.json", as_lines({"place": place, "cells": found}))
     held = json.loads((GOLDEN / "weights.json").read_text())
-    if "horovod of swin" not in found:  # it may not be built here
-        del held["cells"]["horovod of swin"]
     assert found.keys() == held["cells"].keys()
     if place == held["place"]:
         assert found == held["cells"]
