@@ -188,6 +188,13 @@ def test_images_hold_none(study):
     assert pair.not_run.startswith("a program of one's own is in no image: deployment: host")
 
 
+def test_a_package_that_it_needs_and_lacks_is_said(study):
+    path = study / "own.yaml"
+    path.write_text(path.read_text().replace("32}", "32, packages: {ray: no_such_module}}"))
+    (pair,) = planned().studies["own"].pairs
+    assert pair.not_run == "no_such_module is not installed: make env ARGS=ray"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [

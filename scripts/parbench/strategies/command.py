@@ -48,6 +48,13 @@ class Strategy(_base.Strategy):
             "default": {},
             "description": "environment variables that it gets",
         },
+        "packages": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "default": {},
+            "description": "optional packages of parbench's environment that it imports (`make env "
+            "ARGS=<name>`), each with a module of theirs: without it, its pairs are not run",
+        },
         "sha256": {
             "type": "string",
             "default": "",
@@ -97,8 +104,10 @@ class Strategy(_base.Strategy):
             yield "a program of one's own takes no weights of another variant; remove trained_by"
 
     def unavailable(self, software: Software) -> str | None:
-        """Return why it cannot run in images."""
-        return software.without_programs()
+        """Return why it cannot run in images, or which of its packages are lacking."""
+        packages: dict[str, str] = self.options["packages"]
+        lacking = (software.without(name, module) for name, module in packages.items())
+        return software.without_programs() or next(filter(None, lacking), None)
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
