@@ -169,6 +169,7 @@ def test_it_is_run_as_a_side_alone(study):
     mine = next(group for group in plan.studies["own"].groups if group.variant == "mine")
     assert (mine.cells, mine.not_run) == ([], command.Strategy.NOT_ALONE)
     assert pair.not_run is None
+    assert pair.id.startswith("simple_cnn.pair.mine-cpu1.eager-cpu1-")
     assert pair.cells[0] in plan.cells
 
 

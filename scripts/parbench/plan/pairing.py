@@ -74,7 +74,7 @@ def _pair(
     sides = tuple(replace(side, trained_by=None) for side in sides)
     common_fields = {"variants": len(variant_keys), "inference": entry.inference}
     template = Pair("", 0, sides, **common_fields)
-    side_names = [_short(templates[side_keys[0]]) for side_keys in (variant_keys, baseline_keys)]
+    side_names = [_short(templates[key], key[1]) for key, *_ in (variant_keys, baseline_keys)]
     name_parts = ("+".join(members), "pair", *side_names, "inference" * entry.inference)
     names = Named(template, name_parts, "r")
     name_of_group = ".".join(filter(None, (name, *name_parts[1:]))) + f"-{names.digest}"
@@ -129,9 +129,10 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
             )
 
 
-def _short(side: Cell) -> str:
-    """Return how a name describes a side."""
-    return "-".join(filter(None, (side.strategy.name, side.hardware.name, short_options(side))))
+def _short(side: Cell, variant: str) -> str:
+    """Return how a name describes a side: a program of the user's own by its ``variant``."""
+    name = variant if strategies.of(side).NOT_ALONE else side.strategy.name
+    return "-".join(filter(None, (name, side.hardware.name, short_options(side))))
 
 
 def _started(template: Pair, group: PairGroup, restart: int) -> Pair:
