@@ -173,6 +173,12 @@ def test_it_is_run_as_a_side_alone(study):
     assert pair.cells[0] in plan.cells
 
 
+def test_the_deployment_that_was_typed_is_typed_again(study):
+    changes = {"studies": ["own"], "deployment": "host", "timeout_seconds": 60}
+    plan = expansion.plan(configuration.read([], changes), [], changes)
+    assert plan.studies["own"].arguments[2:] == ["deployment=host"]
+
+
 def test_another_program_is_another_cell(study):
     def cells() -> list[str]:
         return planned().studies["own"].pairs[0].cells

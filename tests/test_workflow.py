@@ -19,7 +19,7 @@ from workspace import HANG_SECONDS, ROOT, Workspace, small_study
 STUDY = small_study(
     "Six cells",
     """
-resnet18: {}
+deep_cnn: {options: {width: 8, depths: [1, 1, 1, 1]}}
 swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
 """,
     """
@@ -113,9 +113,9 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
         # The value is the same, but the code is not.
         (GPIPE, '"default": False', '"default": True if False else False', {"train": 2, **PROVED}),
         (
-            "scripts/parbench/models/resnet18.py",
-            "    return _resnet.build(",
-            "    unused = 0\n    return _resnet.build(",
+            "scripts/parbench/models/deep_cnn.py",
+            '    width = options["width"]',
+            '    unused = 0\n    width = options["width"]',
             {"train": 3, **PROVED},
         ),
         (
