@@ -18,6 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
 from parbench.plan import expansion
 from parbench.strategies import command
+from parbench.verdicts import preview
 from workspace import HANG_SECONDS, ROOT, Workspace, small_study
 
 TRAINS = """
@@ -188,6 +189,17 @@ def test_another_program_is_another_cell(study):
     assert cells() != first
     (study / "mine.py").write_text(TRAINS)
     assert cells() == first
+
+
+def test_a_claim_about_it_waits_for_pairs(study):
+    claim = "{metric: samples_per_second, numerator: {strategy: command}, "
+    claim += "denominator: {strategy: eager}, op: same}"
+    text = f"as-fast: {{study: own, citation: mine, claim: It is as fast., test: {claim}}}\n"
+    with open(study / "published/claims.yaml", "a") as file:
+        file.write(text)
+    (study / "own.yaml").write_text(f"{STUDY}{PAIRS}claims: [as-fast]\n")
+    lines = list(preview.preview(planned(), "own"))
+    assert "      mine over eager of simple_cnn: decided by pairs" in lines
 
 
 def test_images_hold_none(study):

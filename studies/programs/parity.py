@@ -7,6 +7,7 @@ Both train alike, as in the benchmark of Ray's documentation: network, optimizer
 DistributedDataParallel are its own; images are drawn at random instead of FashionMNIST's.
 """
 
+import itertools
 import sys
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 IMAGES, PIXELS, CLASSES = 60_000, 28 * 28, 10  # of FashionMNIST
 BATCH = 64  # of all processes together
+WARM_UP = 1_500  # steps, within which Ray's other processes have started
 
 
 def images():
@@ -28,7 +30,8 @@ def images():
 
 
 def train(model, batches):
-    """Train without end: whoever compares stops it."""
+    """Train without end: whoever compares stops it. Steps count after WARM_UP."""
+    steps = itertools.count()
     loss_of, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=1e-3)
     for epoch in range(sys.maxsize):
         if isinstance(batches.sampler, DistributedSampler):
@@ -38,7 +41,8 @@ def train(model, batches):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step(samples=len(pixels))
+            if next(steps) >= WARM_UP:
+                step(samples=len(pixels))
 
 
 def by_torchrun():

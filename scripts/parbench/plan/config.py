@@ -46,8 +46,8 @@ def laid_over(words: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-# Keys of `--config` that decide what a cell is, and which of them run. `studies` is written for each
-# study separately; other keys, such as time limits, change no number.
+# Keys of `--config` that decide what a cell is, and which of them run. `studies` is written for
+# each study separately; other keys, such as time limits, change no number.
 _DECISIVE = ("stack", "deployment", "images", "available", "hardware", "datasets", "weights")
 _DECISIVE += ("override",)
 

@@ -282,7 +282,8 @@ def _lack(
 ) -> tuple[str, list[str]]:
     """Return the word for why two groups decide nothing, and the reasons; empty if they do."""
     sides = (over, under)
-    taken = pair is not None and (pair.restarts or pair.failed)  # whatever was trained whole
+    # In turns, whatever is trained whole.
+    taken = pair is not None and (pair.restarts or pair.failed or not pair.reasons)
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
         # What hardware is needed says more than that nothing was measured.
         return words.NOT_RUN, sorted(missing, key=lambda why: why == words.NOT_MEASURED)

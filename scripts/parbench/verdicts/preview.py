@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from parbench import strategies
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.published import Published
@@ -147,8 +148,19 @@ def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
             yield f"  - {claims_json.heading(claims_json.part(part))}"
             for each in part.comparisons:
                 groups = each.sides or ([each.group] if each.group else [])
-                lack = "" if part.is_impossible else _lack(lacking, *groups)
+                in_turns = lacking if not _by_pairs(each) else _with_programs(lacking)
+                lack = "" if part.is_impossible else _lack(in_turns, *groups)
                 yield f"      {_decided(part, each)}{lack}"
+
+
+def _by_pairs(each: Comparison) -> bool:
+    return bool(each.ratios) and all(ratio.pair for ratio in each.ratios)
+
+
+def _with_programs(lacking: Mapping[str, str]) -> dict[str, str]:
+    """Return ``lacking`` without the groups that are timed as sides of pairs alone."""
+    alone = {strategies.load(name).NOT_ALONE for name in strategies.names()}
+    return {group: why for group, why in lacking.items() if why not in alone}
 
 
 def _decided(part: JudgedPart, each: Comparison) -> str:
@@ -164,8 +176,8 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
         why = "its own numbers deny it" if part.denied else f"at most {part.test.most:.3g} times"
         return f"{opening}{words.IMPOSSIBLE}, whatever is measured: {why}"
     if each.waits:
-        pairs = all(ratio.pair for ratio in each.ratios) and each.ratios
-        return f"{opening}decided by {'pairs' if pairs else 'whole trainings, seed by seed'}"
+        how = "pairs" if _by_pairs(each) else "whole trainings, seed by seed"
+        return f"{opening}decided by {how}"
     reasons = "; ".join(each.reasons) or "for want of cells"
     word = "" if reasons.startswith(each.verdict) else f"{each.verdict}: "
     return f"{opening}{word}{reasons}"
