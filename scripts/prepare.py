@@ -1,8 +1,9 @@
 """What `make report` does before Snakemake starts, with the words of Snakemake's command line.
 
 It reads the files of `--configfile`, since Snakemake's error for broken YAML names no file, checks
-that no other run works in this folder, which a silenced Snakemake would not report, and adds what
-the cells of the studies need and the environment lacks: not later, beside cells that are timed.
+that no other run works in this folder and that the words are options or files to make, which a
+silenced Snakemake would not report, and adds what the cells of the studies need and the environment
+lacks: not later, beside cells that are timed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 
 from parbench import arguments as command_line
 from parbench.deploy import deployment
-from parbench.errors import run_main
+from parbench.errors import ParbenchError, run_main
 from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.plan import config as configuration
 from parbench.plan import expansion
@@ -29,6 +30,12 @@ def main() -> None:
     files = arguments.configfile or []
     for file in files:
         read_yaml(file)
+    for word in arguments.targets or ():
+        if not word.startswith(("results/", "reports/")):
+            raise ParbenchError(
+                f"{word}: neither an option of Snakemake nor a file in results/ or reports/; "
+                "values of the configuration follow --config: ARGS='--config studies=[laharsh-cpu]'"
+            )
     if arguments.dryrun:
         return
     run_lock.require_none()

@@ -147,6 +147,12 @@ def test_neither_a_touched_file_nor_a_comment_is_a_change(work):
     assert work.jobs() == {}
 
 
+def test_words_that_are_no_option_are_refused_before_a_silent_run(work):
+    done = work.run("scripts/prepare.py", "studies=[six]", check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: studies=[six]: neither an option of Snakemake nor a file")
+
+
 def test_snakemake_report_has_captions(work):
     work.snakemake("--report", "overview.html")
     text = (work.folder / "overview.html").read_text()
