@@ -98,6 +98,14 @@ def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
     assert "train" not in work.jobs()  # the new seeds are in the plan and done
 
 
+@pytest.mark.whole
+def test_a_restart_that_was_deleted_is_in_the_report_again(work):
+    work.snakemake("--quiet", "all")
+    next(work.folder.glob("results/cells/*.pair.*/metrics.json")).unlink()
+    work.run("scripts/decide.py", "--report", "--config", "budget_minutes=0", "--cores", "1")
+    assert work.jobs() == {}
+
+
 def test_make_report_spends_no_more_than_its_budget(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [decided]", "studies: [quickstart]")

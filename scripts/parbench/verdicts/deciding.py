@@ -203,11 +203,12 @@ def main() -> None:
         software = deployment.CompletedSoftware(config)  # before anything is timed
         lacking = expansion.lacking_here(config, software)
         _check(expansion.plan(config, options.configfile, changes, lacking))
-        say("\n".join(_told(_decided(planned, options.minutes))))
+        plan, _ = _decided(planned, options.minutes)
+        say("\n".join(_told(plan)))
         return
-    before = pairing.added()
-    _decided(planned, config["budget_minutes"], others)
-    if pairing.added() != before:
+    _, measured = _decided(planned, config["budget_minutes"], others)
+    # A result that was deleted is measured again here: to Snakemake the tables above it are whole.
+    if measured:
         arguments = [word for word in sys.argv[1:] if word != "--report"]
         _snakemake("reports/final.html", "reports/final.pdf", *arguments)
 
@@ -235,10 +236,13 @@ def _check(plan: expansion.Plan) -> None:
 
 def _decided(
     planned: Callable[[], expansion.Plan], minutes: float, others: Sequence[str] = ()
-) -> expansion.Plan:
-    """Measure in rounds for ``minutes``, return the plan; ``others``: arguments for Snakemake."""
+) -> tuple[expansion.Plan, bool]:
+    """Measure in rounds for ``minutes``; return the plan, and whether anything was measured.
+
+    ``others``: arguments for Snakemake.
+    """
     end, plan = time.monotonic() + 60 * minutes, planned()
-    _measure(plan, others)
+    measured = _measure(plan, others)
     while time.monotonic() < end:
         seconds_left = end - time.monotonic()
         chosen = _nearest(still_open(plan), seconds_left)
@@ -255,8 +259,8 @@ def _decided(
         }
         write_json(pairing.ADDED, pairing.added() | count_by_id)
         plan = planned()
-        _measure(plan, others)
-    return plan
+        measured |= _measure(plan, others)
+    return plan, measured
 
 
 def _nearest(known: Iterable[Open], left: float) -> list[Open]:
@@ -268,8 +272,10 @@ def _nearest(known: Iterable[Open], left: float) -> list[Open]:
     return [each for each, end in zip(able, ends, strict=True) if end <= left] or able[:1]
 
 
-def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
-    """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
+def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
+    """Have Snakemake run the pairs that are not done, and the seeds that were added here; return
+    whether there were any."""
+    measured = False
     for study in plan.studies.values():
         entries = [
             *study.pairs,
@@ -280,6 +286,8 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
         if undone:
             paths = (str(places.folder(cell) / "metrics.json") for cell in undone)
             _snakemake(*others, *study.arguments, "--", *paths)
+            measured = True
+    return measured
 
 
 def _snakemake(*words: str) -> None:
