@@ -26,7 +26,8 @@ def headline(judged: list[Judged]) -> str:
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
-        text += f" {measured} of their {count(parts, 'part')} were measured"
+        verb = "was" if measured == 1 else "were"
+        text += f" {measured} of their {count(parts, 'part')} {verb} measured"
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
         text += f" Comparisons are shared by claims {'; '.join(shared)}."
