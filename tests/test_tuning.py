@@ -35,11 +35,11 @@ def trials_of(model, strategy, devices, precisions, tuned, **options):
 
 def test_they_compute_what_eager_training_does():
     """One trial per way in which a strategy wraps a model; of the whole, torch.compile with several
-    ranks, too."""
+    ranks and in half precision, too."""
     todo = trials_of("deep_cnn", "ddp", 2, ["fp32"], LAST)
     if required("whole"):
         todo += trials_of("simple_cnn", "ddp", 2, ["bf16"], {**LAST, "compile": "default"})
-        todo += trials_of("simple_cnn", "fsdp", 2, [], {"compile": "default"})
+        todo += trials_of("deep_cnn", "fsdp", 2, ["bf16"], {"compile": "default"})
     todo += trials_of("deep_cnn", "gpipe", 2, ["fp32"], LAST, balance=[1, 1], chunks=4)
     rows = certify.certify(todo)
     assert {row["verdict"] for row in rows} == {EQUAL}, certify.shown(rows)
