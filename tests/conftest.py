@@ -87,13 +87,11 @@ def quickstart(tmp_path_factory):
     """Train and report the default study; return its workspace and the finished process.
 
     As for a user: in images where Apptainer works, else on the host; without network except for
-    loopback, which cells need. One restart per pair, and a turn of each side: beside other
-    tests more decide nothing.
+    loopback, which cells need. One restart per pair: beside other tests more decide nothing.
     """
     settings = {"arguments": {}, "unpack": True}
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")
     work.edit("studies/quickstart.yaml", "pairs:\n", "pairs:\n  restarts: 1\n")
-    work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 1")
     for name in () if apptainer.probe().trouble else ("torch", "horovod", "report"):
         images.ensure(images.image(name, "current", settings), settings)
     start = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
