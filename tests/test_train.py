@@ -155,7 +155,7 @@ def test_memory_of_the_state_is_what_each_rank_holds(runs):
 
 
 KILLED = ("ddp", "ddp of 3")  # tests/test_kills.py has these
-LIKE_OTHERS = ("accumulating", "deeper", "zbv")  # they keep what others keep
+LIKE_OTHERS = ("accumulating", "deeper")  # nothing of theirs is kept
 
 
 STOPPED = [
@@ -206,7 +206,8 @@ def test_warm_up_leaves_no_trace_and_another_seed_does(runs, digits, tmp_path):
     ("strategy", "options", "tolerance"),
     [
         ("ddp", {"bucket_cap_mb": 0.01}, 1e-5),  # buckets only group the sums
-        ("ddp", {"hook": "bf16"}, 3e-2),  # gradients rounded to 8 bits
+        ("ddp", {"hook": "fp16"}, 1e-2),  # gradients rounded to 11 bits
+        ("ddp", {"hook": "bf16"}, 3e-2),  # to 8
         ("ddp", {"hook": "powersgd"}, 0.2),  # to a matrix of rank 1
         ("horovod", {"compression": "fp16", "cycle_time_ms": 5}, 1e-2),
     ],
