@@ -37,10 +37,12 @@ class Named:
 def short_options(cell: Cell) -> str:
     """Return the options that differ from their defaults, short enough for a queue listing; none
     of a program of the user's own, whose command line says little in so few letters."""
+    if strategies.of(cell).NOT_ALONE:
+        return ""
     parts = []
-    schema = {} if strategies.of(cell).NOT_ALONE else strategies.of(cell).OPTIONS
+    schema = strategies.of(cell).OPTIONS
     for key, value in cell.strategy.options.items():
-        if key in schema and value != schema[key].get("default"):
+        if value != schema[key].get("default"):
             holds_several = isinstance(value, (list, dict))
             text = "-".join(map(str, value)) if holds_several else str(value)
             parts.append(f"{key}-{text}")

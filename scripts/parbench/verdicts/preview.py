@@ -148,8 +148,9 @@ def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
             yield f"  - {claims_json.heading(claims_json.part(part))}"
             for each in part.comparisons:
                 groups = each.sides or ([each.group] if each.group else [])
-                in_turns = lacking if not _by_pairs(each) else _with_programs(lacking)
-                lack = "" if part.is_impossible else _lack(in_turns, *groups)
+                if _by_pairs(each):
+                    groups = [group for group in groups if not _alone(lacking, group)]
+                lack = "" if part.is_impossible else _lack(lacking, *groups)
                 yield f"      {_decided(part, each)}{lack}"
 
 
@@ -157,10 +158,9 @@ def _by_pairs(each: Comparison) -> bool:
     return bool(each.ratios) and all(ratio.pair for ratio in each.ratios)
 
 
-def _with_programs(lacking: Mapping[str, str]) -> dict[str, str]:
-    """Return ``lacking`` without the groups that are timed as sides of pairs alone."""
-    alone = {strategies.load(name).NOT_ALONE for name in strategies.names()}
-    return {group: why for group, why in lacking.items() if why not in alone}
+def _alone(lacking: Mapping[str, str], group: Group) -> bool:
+    """Return whether all that keeps ``group`` from running is that it runs as a side alone."""
+    return lacking.get(group.id) == strategies.load(group.strategy).NOT_ALONE
 
 
 def _decided(part: JudgedPart, each: Comparison) -> str:
