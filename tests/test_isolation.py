@@ -41,7 +41,7 @@ FOREIGN = {
 def used(tmp_path) -> Path:
     """Return a clone in which `make report` and its user have left what changes plans."""
     folder = tmp_path / "a clone"
-    shutil.copytree(ROOT, folder)
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("results"))
     for words in (["init", "--quiet"], ["add", "."]):
         subprocess.run(["git", *words], cwd=folder, check=True)
     (folder / "results").mkdir()

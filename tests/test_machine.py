@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,6 +91,52 @@ def test_limits_of_the_older_cgroups_count(monkeypatch, tmp_path, controllers):
     assert described["memory_mib"] == 300
     monkeypatch.setattr(machine, "CGROUPS", "/nowhere")
     assert machine.describe()["fingerprint"] == described["fingerprint"]
+
+
+def test_kills_for_lack_of_memory_count_in_the_own_cgroup_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CGROUPS", str(tmp_path))
+    own = {"/proc/self/cgroup": "0::/slice/mine\n", "/proc/vmstat": "oom_kill 9\n"}
+    real = machine.read
+    monkeypatch.setattr(machine, "read", lambda path: own.get(str(path)) or real(path))
+    assert machine.oom_kills() == 9  # of the whole machine: the kernel has no cgroups
+    (tmp_path / "slice/mine").mkdir(parents=True)
+    for folder, kills in (("slice", 5), ("slice/mine", 2)):
+        (tmp_path / folder / "memory.events").write_text(f"oom 7\noom_kill {kills}\n")
+        assert machine.oom_kills() == kills
+
+
+# Enters a cgroup, has a child killed there, and prints how many kills it counts.
+GREEDY = """
+import os, subprocess, sys
+from pathlib import Path
+from parbench import machine
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+before = machine.oom_kills()
+words = [sys.executable, "-c", "print(len(bytearray(200 * 2**20)))"]
+assert subprocess.run(words).returncode == -9
+print(machine.oom_kills() - before)
+"""
+
+
+def test_a_kill_in_another_cgroup_is_not_counted():
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.split(":")[2] for line in lines if ":memory:" in line), "")
+    inner = Path(f"{machine.CGROUPS}/memory{own}/parbench-test-{os.getpid()}")
+    try:
+        inner.mkdir()
+        (inner / "memory.limit_in_bytes").write_text(str(100 * 2**20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup of version 1 can be made here: {error}")
+    try:
+        before = machine.oom_kills()
+        scripts = str(Path(machine.__file__).parents[1])
+        words = [sys.executable, "-c", GREEDY, str(inner)]
+        environment = {**os.environ, "PYTHONPATH": scripts}
+        found = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert found.stdout == "1\n", found.stderr
+        assert machine.oom_kills() == before
+    finally:
+        inner.rmdir()
 
 
 # ---------------------------------------------------------------- programs that the machine has

@@ -415,6 +415,13 @@ def _cores_in(text: str) -> Iterator[int]:
 
 
 def oom_kills() -> int:
-    """Return how often the kernel has killed for lack of memory, including in cgroups."""
-    match = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
-    return int(match[1]) if match else 0
+    """Return how many processes of this one's cgroup the kernel has killed for lack of memory.
+
+    Without cgroups, of the whole machine. Other users and other jobs have their own.
+    """
+    places = [cgroup / "memory.events" for cgroup in _cgroups("")]
+    places += [cgroup / "memory.oom_control" for cgroup in _cgroups("memory")]
+    for place in (*places, "/proc/vmstat"):
+        if match := re.search(r"^oom_kill (\d+)$", read(place), re.MULTILINE):
+            return int(match[1])
+    return 0

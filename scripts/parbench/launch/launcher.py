@@ -279,7 +279,7 @@ class Attempt:
     def failure(self, sides: list[Side]) -> Failure | None:
         """Return what went wrong, of the first side that failed."""
         for cell, side in zip(self.task.cell.sides, sides, strict=True):
-            failure = outcome.failure_of(side, cell.hardware.nodes)
+            failure = outcome.failure_of(side)
             if failure is not None:
                 prefix = f"side {cell.id}: " if len(sides) > 1 else ""
                 return replace(failure, sentence=f"{prefix}{failure.sentence}")

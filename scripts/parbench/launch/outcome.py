@@ -31,6 +31,7 @@ LINES = 15  # of a log that failed.json keeps
 SLACK_SECONDS = 1.0
 # srun's message about a task that failed.
 TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
+OUT_OF_MEMORY = "Out Of Memory"
 
 # Its message if it started none.
 NOT_STARTED = re.compile(
@@ -49,8 +50,8 @@ class Failure:
 # ---------------------------------------------------------------- in words
 
 
-def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
-    """Return what went wrong in a run of ``ranks`` on ``nodes`` nodes; None if nothing did.
+def failure_of(ranks: Ranks) -> Failure | None:
+    """Return what went wrong in a run of ``ranks``; None if nothing did.
 
     The first rank to fail is the cause: the others fail when they lose their connections to it.
     """
@@ -60,7 +61,6 @@ def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
     for error in errors:
         if error["kind"] == "out_of_memory":
             return Failure(_message(error, ranks), out_of_memory=True)
-    oom_killed = ranks.oom_killed and nodes == 1  # this kernel knows nothing of other nodes
     silent_deaths = [death for death in ranks.deaths if death[1] not in ranks.errors]
     # Libraries abort when another rank fails, so a rank that was killed is the likelier cause.
     silent_deaths.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
@@ -69,18 +69,20 @@ def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
         slack = 0.0 if code == -signal.SIGABRT else SLACK_SECONDS
         if not errors or when <= errors[0]["time"] + slack:
             sentence = f"rank {rank} of {ranks.count} died: {_exit(code)}"
-            if oom_killed and code == -signal.SIGKILL:
+            if ranks.oom_killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
-    # Both sides of a pair print into one log, so a message may be about the other side.
+    # Both sides of a pair print into one log, so a message may be about the other side. The steps
+    # of a job have cgroups of their own, whose kills Slurm counts.
+    tasks = sorted(TASK.finditer(ranks.printed), key=lambda task: task["how"] != OUT_OF_MEMORY)
     if (
         (ranks.status or errors)
-        and (task := TASK.search(ranks.printed))
+        and (task := next(iter(tasks), None))
         and int(task["rank"]) not in ranks.errors
         and not (errors and task["how"].startswith("Aborted"))
     ):
         sentence = f"rank {task['rank']} of {ranks.count} died on {task['node']}: {task['how']}"
-        return Failure(sentence, out_of_memory=oom_killed)
+        return Failure(sentence, out_of_memory=task["how"] == OUT_OF_MEMORY)
     if errors:
         return Failure(_message(errors[0], ranks))
     if ranks.status:

@@ -46,7 +46,7 @@ class Ranks:
     a signal) of ranks that failed by themselves, in order. ``errors``: {rank, time, kind, message}
     that ranks reported themselves, by rank. ``hung``: a sentence if a rank hung. ``stopped``: the
     epoch and step at which training stopped on request. ``oom_killed``: the kernel killed some
-    process for lack of memory. ``printed``: the ``log`` when they ended.
+    process of the launcher's cgroup for lack of memory. ``printed``: the ``log`` when they ended.
     """
 
     programs: Mapping[int, Program]
