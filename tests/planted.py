@@ -77,6 +77,24 @@ def dropped(right, strategy, blocks):
     return model
 
 
+def _shifted(measured):
+    for gradient in measured["gradients"]:
+        gradient.mul_(1.001)
+    return measured
+
+
+@planted(trials.TrialRun, "measure")
+def kink(right, run):
+    """Shift the gradients of the first batch alone, as a ReLU at zero does."""
+    return _shifted(right(run)) if run.trial.batch == 1 else right(run)
+
+
+@planted(trials.TrialRun, "measure")
+def imprecise(right, run):
+    """Shift the gradients of every batch, as a product in fewer digits does."""
+    return _shifted(right(run))
+
+
 @planted(gpipe.Strategy, "wrap")
 def not_in_half(right, strategy, blocks):
     """Enter autocast around the model, where GPipe's threads do not see it."""

@@ -112,6 +112,23 @@ def test_a_planted_loss_of_a_micro_batch_is_caught(error):
     assert verdicts["loss"] == verdicts["gradients"] == verdicts["weights"] == expected
 
 
+def test_gradients_that_differ_with_one_batch_alone_are_roundings():
+    """In float64 nothing is: there one batch decides."""
+    exact, single = trials("simple_cnn", "eager", precisions=("fp32",))
+    found = {}
+    with planted.plant():
+        for error in ("nothing", "kink", "imprecise"):
+            rows = certify.certify([erring(exact, error), erring(single, error)])
+            for row in (row for row in rows if row["quantity"] == "gradients"):
+                found[error, row["arithmetic"]] = row["verdict"], row["batch"]
+    assert found == {
+        **{("nothing", arithmetic): (EQUAL, 1) for arithmetic in ("float64", "float32")},
+        ("kink", "float64"): (DIFFERS, 1),
+        ("kink", "float32"): (EQUAL, 2),
+        **{("imprecise", arithmetic): (DIFFERS, 1) for arithmetic in ("float64", "float32")},
+    }
+
+
 @pytest.mark.parametrize("error", ["nothing", "not_in_half"])
 def test_autocast_that_does_not_reach_the_stages_is_caught(error):
     options = {"balance": [1, 1], "chunks": 4, "checkpoint": "always"}

@@ -11,16 +11,17 @@ strategy's own launcher. Each strategy file states which options to certify on h
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from parbench import files, machine, models, packages, strategies, terminal
 from parbench.equivalence import certificate, trials
@@ -40,8 +41,27 @@ PROGRAM = provenance.SCRIPTS / "equivalence.py"
 def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
     """Run the trials ``todo`` and return the rows of a certificate, in the same order.
 
+    What differs is tried again with another batch where rounding alone may be why (BATCHES).
     ``program``: the script that ranks run; a test passes a faulty one.
     """
+    rows = [list(_rows(trial, result)) for trial, result in _tried(todo, program)]
+    for batch in range(2, max(trials.BATCHES.values()) + 1):
+        differing = [
+            index
+            for index, trial in enumerate(todo)
+            if batch <= trials.BATCHES[trial.arithmetic]
+            and any(row["verdict"] == DIFFERS and row["reason"] is None for row in rows[index])
+        ]
+        anew = _tried([replace(todo[index], batch=batch) for index in differing], program)
+        for index, (trial, result) in zip(differing, anew, strict=True):
+            found = list(_rows(trial, result))
+            if all(row["verdict"] == EQUAL for row in found):
+                rows[index] = found
+    return [row for group in rows for row in group]
+
+
+def _tried(todo: list[Trial], program: Path) -> list[tuple[Trial, dict | str]]:
+    """Run the trials ``todo``; return each with its errors by quantity, or why it failed."""
     results: dict[int, dict | str] = {}
     unlaunched, indices_by_place = [], {}
     for index, trial in enumerate(todo):
@@ -49,10 +69,13 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
             unlaunched.append(index)
         else:
             indices_by_place.setdefault(trials.place(trial.cell), []).append(index)
-    with (
-        tempfile.TemporaryDirectory(prefix="parbench-") as folder,
-        tqdm(total=len(todo), desc="certificate", unit=" trials", disable=None) as bar,
-    ):
+    counted = itertools.count(1)
+
+    def tell() -> None:
+        if sys.stderr.isatty():
+            print(f"{next(counted)} of {len(todo)} trials", end="\r", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="parbench-") as folder:
         work = Path(folder)
         for trial in todo:
             if not trial.in_half:
@@ -62,17 +85,18 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
             for indices in indices_by_place.values():
                 launched_results = _launched(program, [todo[index] for index in indices], work)
                 results.update(zip(indices, launched_results, strict=True))
-                bar.update(len(indices))
+                for _ in indices:
+                    tell()
 
         # Trials without processes of their own run here while the launched ones are waited for.
         with ThreadPoolExecutor(1) as executor:
             launching = executor.submit(launch_all)
             if unlaunched:
                 chosen = [todo[index] for index in unlaunched]
-                trials.run_trials(chosen, work, work / "own.json", bar.update)
+                trials.run_trials(chosen, work, work / "own.json", tell)
                 results.update(zip(unlaunched, files.read_json(work / "own.json"), strict=True))
             launching.result()
-    return [row for index, trial in enumerate(todo) for row in _rows(trial, results[index])]
+    return [(trial, results[index]) for index, trial in enumerate(todo)]
 
 
 def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
@@ -109,6 +133,7 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
         **certificate.combination(trial.cell),
         "arithmetic": trial.arithmetic,
         "batch_norm": trial.batch_norm,
+        "batch": trial.batch,
         "code": provenance.combined(provenance.code_of(trial.cell)),
         "bound": bound,
         "reason": reason,
