@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from parbench import interpreter
 from parbench.errors import ParbenchError
@@ -30,13 +33,33 @@ def bare(tmp_path_factory) -> str:
 
 @pytest.fixture
 def mine(tmp_path) -> Path:
-    """Make a Python with this environment's packages and one more; return its folder."""
+    """Make a Python with the packages of REQUIRED, what these require, and one more; return its
+    folder."""
     folder = tmp_path / "my python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     place = own_packages(folder)
-    (place / "all.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for name in with_requirements(interpreter.REQUIRED):
+        for top in {file.parts[0] for file in metadata.files(name)} - {".."}:
+            if not (place / top).exists():
+                (place / top).symlink_to(Path(sysconfig.get_path("purelib"), top))
     add_package(folder, "1.0")
     return folder
+
+
+def with_requirements(names: Iterable[str]) -> set[str]:
+    """Return the names of these packages and of all that they require here."""
+    found, left = set(), list(names)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            lines = map(Requirement, metadata.requires(name) or ())
+            left += [
+                line.name
+                for line in lines
+                if not line.marker or line.marker.evaluate({"extra": ""})
+            ]
+    return found
 
 
 def own_packages(folder: Path) -> Path:
@@ -92,11 +115,6 @@ def test_what_a_strategy_lacks_there_is_said_by_the_plan(mine, tmp_path):
     variants += "gpipe: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1}"
     study = small_study("Mine", "simple_cnn: {}", variants)
     (work.folder / "studies" / "mine.yaml").write_text(study)
-    lacking = own_packages(mine)
-    (lacking / "all.pth").unlink()
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not path.name.startswith("torchgpipe"):
-            (lacking / path.name).symlink_to(path)
     python = mine / "bin" / "python"
     (work.folder / "mine.yaml").write_text(f"deployment: {{python: {python}}}\nstudies: [mine]\n")
     listed = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list").stdout
