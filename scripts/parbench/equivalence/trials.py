@@ -46,7 +46,7 @@ STEPS = {FROZEN: 3, LOCAL: 1, SYNCHRONIZED: 1}
 CLASSES = 10
 WORDS = Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
 # In float32 rounding may move a ReLU's input across zero, or another maximum ahead, and with it the
-# gradients by a percent: with some batches. Another computation differs with every one.
+# gradients by percents: with some batches. Another computation differs with every one.
 BATCHES = {"float64": 1, "float32": 3, "bfloat16": 1}
 # Errors are relative to at least this share of the largest tensor's norm: a gradient that is
 # nothing but rounding has no meaningful relative error.
