@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from parbench.software import Software
 
+# Seconds that Gloo waits for another rank: a day, since a side of a pair is stopped for as long as
+# the other one's turn lasts. Who hangs is named by the launcher, long before.
+PATIENCE = 86_400
+
 
 class Strategy(_data_parallel.DataParallel):
     """One rank of a Horovod job."""
@@ -120,6 +124,7 @@ class Strategy(_data_parallel.DataParallel):
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(PATIENCE),
         }
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
