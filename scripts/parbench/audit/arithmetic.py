@@ -223,6 +223,11 @@ def _faster(rows: Rows) -> Iterator[Faster]:
                 yield Faster(few, many, ratio, least, most)
 
 
+def _alike(one: Published, other: Published) -> bool:
+    """Return whether two rows are of one strategy with the same options."""
+    return (one.strategy, one.options) == (other.strategy, other.options)
+
+
 def _bounded(rows: Rows) -> Iterator[Faster]:
     """Yield the pairs whose devices bound the ratio: of one strategy, or against eager training if
     the setting has it, since another strategy on few devices may just be slow.
@@ -230,8 +235,7 @@ def _bounded(rows: Rows) -> Iterator[Faster]:
     eager_settings = {row.setting for row in rows if row.strategy == "eager"}
     for pair in _faster(rows):
         few, many = pair.few, pair.many
-        same = (few.strategy, few.options) == (many.strategy, many.options)
-        if same or few.strategy == "eager" or few.setting not in eager_settings:
+        if _alike(few, many) or few.strategy == "eager" or few.setting not in eager_settings:
             yield pair
 
 
@@ -252,8 +256,10 @@ def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
 def slower_on_more_devices(rows: Rows, granted: Granted) -> Found:
     """Yield the pairs of one strategy, or against eager training, in which more devices are slower,
     even when every rounding favours the paper."""
-    for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
+    for pair in _faster(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
+        if not (few.strategy == "eager" or _alike(few, many)):
+            continue
         if pair.most < 1 and pair.kept_as_seconds is None:
             says = (
                 f"{many}: {few.shown} to {many.shown}, {pair.ratio:.3g} times as fast on "
@@ -309,9 +315,23 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
             yield against("another number of devices", Sure.LIKELY, (few, many), says)
 
 
+def _is_weak_scaling(few: Published, many: Published) -> bool:
+    """Return whether two rows differ in devices and have the same batch on each."""
+    if not (few.batch_size.isdecimal() and many.batch_size.isdecimal()):
+        return False
+    alike = few.model_copy(update={"batch_size": many.batch_size}).setting == many.setting
+    return alike and int(few.batch_size) * many.devices == int(many.batch_size) * few.devices
+
+
 def _made(row: Published, rows: Rows) -> list[Faster]:
-    """Return the pairs that a printed ratio may come from: ``row`` and any on fewer devices."""
+    """Return the pairs that a printed ratio may come from: ``row`` and any on fewer devices, with
+    the same batch over all devices (strong scaling) or on each (weak scaling)."""
     same_setting = [other for other in rows if other.setting == row.setting]
+    same_setting += [
+        other.model_copy(update={"batch_size": row.batch_size})
+        for other in rows
+        if other.devices < row.devices and _is_weak_scaling(other, row)
+    ]
     layout = row.devices, row.strategy
     for metrics in RATIOS[row.metric]:
         pairs = _faster(of_metrics(same_setting, *metrics))
