@@ -10,6 +10,7 @@ import constructed
 from parbench.equivalence import certificate
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.errors import ParbenchError
+from parbench.plan import config, expansion
 from parbench.runs import records
 from shown import collect, render
 
@@ -86,6 +87,20 @@ def certificates(tmp_path, rows, place=certificate.HOST):
 def test_a_cell_is_certified_or_it_is_said_why_not(tmp_path, changes, rows, problem):
     found = certificates(tmp_path, rows).problem(*run(**changes).trained)
     assert found is None if problem is None else problem in found
+
+
+def test_what_predicts_is_certified_like_what_trains_where_it_could_train():
+    """Its pairs rest on the same blocks, compiled, for example."""
+    values = {**config.load(), "studies": ["torch-compile-cpu"], "deployment": "host"}
+    plans = expansion.plan(config.checked(values), lacking=lambda group, cell: None).studies
+    plan = plans["torch-compile-cpu"].model_dump()
+    compiled = [each for each in plan["groups"] if each["training"]["compile"] == "default"]
+    assert compiled
+    assert all(group["trained_by"] for group in compiled)
+    entries = certificate.wanted([plan], certificate.HOST)
+    assert {entry["tuned"].get("compile") for entry in entries} == {None, "default"}
+    spark = [group | {"strategy": "spark", "options": {}} for group in plan["groups"]]
+    assert not certificate.wanted([plan | {"groups": spark}], certificate.HOST)
 
 
 @pytest.mark.parametrize(

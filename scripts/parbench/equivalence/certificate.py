@@ -84,8 +84,9 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
         model = group.get("network") or group["model"]
         elsewhere = image not in (None, strategies.image(group["strategy"], model))
-        lossy = strategies.load(group["strategy"]).lossy(group["options"])
-        no_certificate = group["not_run"] or group.get("trained_by") or lossy
+        strategy = strategies.load(group["strategy"])
+        trains = any(True for _ in strategy.certified())
+        no_certificate = group["not_run"] or not trains or strategy.lossy(group["options"])
         device = group["hardware"]["device"]
         if device not in KINDS or no_certificate or elsewhere or devices > MOST_DEVICES:
             continue
