@@ -95,7 +95,7 @@ def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
 def test_what_config_yaml_says_holds_and_is_not_kept(has, capsys, asked):
     has(WORKS, OBSTACLE)
     assert run(asked) == asked
-    assert "config.yaml says so" in capsys.readouterr().out
+    assert "`deployment` says so" in capsys.readouterr().out
     assert not KEPT.exists()
 
 
@@ -109,7 +109,7 @@ def test_sdm_apptainer_in_a_fresh_folder_asks_for_images(has):
 @pytest.mark.parametrize(
     ("asked", "typed", "said"),
     [
-        ("apptainer", False, "config.yaml: deployment: apptainer, but "),
+        ("apptainer", False, "deployment: apptainer, but "),
         ("auto", True, "--sdm apptainer, but "),
     ],
 )

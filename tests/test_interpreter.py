@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from parbench import interpreter
 from parbench.errors import ParbenchError
-from workspace import Workspace, small_study
+from workspace import ROOT, Workspace, small_study
 
 VARIANTS = """
 eager: {strategy: eager, hardware: cpu1}
@@ -141,7 +141,7 @@ def test_what_is_no_python_for_cells_is_said_in_a_sentence(tmp_path, content, wo
         path.chmod(0o755)
     with pytest.raises(ParbenchError, match=words) as caught:
         interpreter.required(str(path))
-    assert str(caught.value).startswith(f"deployment.python in config.yaml: {path} ")
+    assert str(caught.value).startswith(f"`deployment: {{python: ...}}`: {path} ")
     assert "\n" not in str(caught.value)
 
 
@@ -158,6 +158,27 @@ def test_packages_that_every_cell_needs_are_named_with_the_command(bare, tmp_pat
     done = work.snakemake("-n", "--config", f"deployment={{python: {bare}}}", check=False)
     assert done.returncode == 2
     said = done.stdout + done.stderr
-    assert f"{bare} (deployment.python in config.yaml) has no numpy and no safetensors" in said
+    assert f"{bare} (`deployment: {{python: ...}}`) has no numpy and no safetensors" in said
     assert f"{bare} -m pip install numpy safetensors torch torchvision" in said
     assert "Traceback" not in said
+
+
+def test_a_python_that_the_system_keeps_for_itself_is_not_to_be_installed_into(tmp_path):
+    """Debian's, for example."""
+    system = tmp_path / "python"
+    found = {"version": "3.11.2", "modules": [], "packages": {}, "records": "0" * 64}
+    # `-c` is the question whether the system keeps it; anything else is what it has.
+    system.write_text(f"#!/bin/sh\n[ \"$1\" = -c ] || echo '{json.dumps(found)}'\n")
+    system.chmod(0o755)
+    made = f"{system} -m venv --system-site-packages cells; cells/bin/python -m pip install"
+    with pytest.raises(ParbenchError, match=f"keeps it for itself: {made} numpy .*; and name that"):
+        interpreter.required(str(system))
+
+
+def test_no_other_python_makes_its_certificate(tmp_path):
+    words = [ROOT / "scripts/equivalence.py", "--place", "python-0123456789ab", "--out", "c.json"]
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"--place python-0123456789ab: {sys.executable} is python-" in done.stderr
+    assert "run this with the Python of `deployment: {python: ...}`" in done.stderr
+    assert not (tmp_path / "c.json").exists()

@@ -18,7 +18,7 @@ from pathlib import Path
 from parbench import probe, variables
 from parbench.errors import ParbenchError, sentence
 
-KEY = "deployment.python in config.yaml"
+KEY = "`deployment: {python: ...}`"
 REQUIRED = ("torch", "torchvision", "numpy", "safetensors")  # by every cell
 SECONDS = 120  # to answer, also from a slow network disk
 
@@ -45,8 +45,22 @@ class Interpreter:
         lacking = sorted(set(modules) - set(self.found["modules"]))
         if not lacking:
             return None
-        install = shlex.join([self.path, "-m", "pip", "install", *lacking])
-        return f"{self.path} ({KEY}) has no {' and no '.join(lacking)}: {install}"
+        said = f"{self.path} ({KEY}) has no {' and no '.join(lacking)}"
+        if self._is_the_systems:
+            made = shlex.join([self.path, "-m", "venv", "--system-site-packages", "cells"])
+            install = shlex.join(["cells/bin/python", "-m", "pip", "install", *lacking])
+            return f"{said}, and the system keeps it for itself: {made}; {install}; and name that"
+        return f"{said}: {shlex.join([self.path, '-m', 'pip', 'install', *lacking])}"
+
+    @functools.cached_property
+    def _is_the_systems(self) -> bool:
+        """Whether pip refuses to install into it (PEP 668), which a virtual environment allows."""
+        code = (
+            "import os, sys, sysconfig; marked = sysconfig.get_path('stdlib')\n"
+            "marked = os.path.exists(os.path.join(marked, 'EXTERNALLY-MANAGED'))\n"
+            "sys.exit(not (marked and sys.prefix == sys.base_prefix))"
+        )
+        return _run(self.path, "-c", code).returncode == 0
 
     @functools.cached_property
     def horovod_has_nccl(self) -> bool:

@@ -455,8 +455,8 @@ class WorkflowRun:
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done."""
         print(
-            "The run stopped: see the error above. What is finished is kept; start it again to go "
-            "on.",
+            "The run stopped: by the error told above or, if none is, because it was interrupted. "
+            "What is finished is kept; start it again to go on.",
             file=sys.stderr,
         )
         paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))

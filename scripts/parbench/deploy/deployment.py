@@ -30,13 +30,13 @@ def settle(config: dict, typed: bool = False) -> dict:
     ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
     for and none runs here, or for a Python that cannot run cells; it never falls back.
     """
-    configured, why = config["deployment"], "config.yaml: deployment: apptainer"
+    configured, why = config["deployment"], "deployment: apptainer"
     found = None
     if isinstance(configured, dict):
         # Links stay: the program of a virtual environment is one.
         found = interpreter.required(os.path.abspath(user_path(configured["python"])))
     if configured != "auto":
-        answer = {"deployment": configured, "reason": "config.yaml says so"}
+        answer = {"deployment": configured, "reason": "`deployment` says so"}
     elif KEPT.exists():
         answer, why = _kept(), f"this folder's cells run in images ({KEPT})"
     elif typed:

@@ -23,10 +23,20 @@ from pathlib import Path
 
 import torch
 
-from parbench import files, machine, models, packages, strategies, terminal
+from parbench import (
+    files,
+    interpreter,
+    machine,
+    models,
+    packages,
+    probe,
+    strategies,
+    terminal,
+)
 from parbench.equivalence import certificate, trials
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.equivalence.trials import Trial
+from parbench.errors import ParbenchError
 from parbench.launch import outcome, ranks
 from parbench.measure import provenance
 from parbench.software import Software
@@ -190,6 +200,16 @@ def shown(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def _check_place(place: str) -> None:
+    """Raise ParbenchError if ``place`` is the label of another Python than this one."""
+    own = probe.label(probe.here()) if place.startswith(probe.LABEL) else place
+    if place != own:
+        raise ParbenchError(
+            f"--place {place}: {sys.executable} is {own}; run this with the Python of "
+            f"{interpreter.KEY}, whose packages it certifies"
+        )
+
+
 def main() -> int:
     """Run the command line; return 1 if, without --plan, something differs from eager."""
     all_models = models.names()
@@ -201,6 +221,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="certificate to write")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # only in a trial's ranks
     arguments = parser.parse_args()
+    _check_place(arguments.place)
     if arguments.work is not None:
         launched.begin()
         todo = [Trial.read(entry) for entry in files.read_json(arguments.work / "todo.json")]

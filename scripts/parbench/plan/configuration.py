@@ -10,6 +10,7 @@ from pydantic import (
     Field,
     Tag,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -29,6 +30,7 @@ from parbench.plan.model import (
 )
 from parbench.plan.settings import Layer
 from parbench.plan.yaml_file import missing_key, none_of, words_of
+from parbench.words import brief
 
 YEAR = 31_536_000  # in seconds
 # A process that drives a GPU launches kernels and runs autograd and NCCL in threads of their own.
@@ -329,3 +331,11 @@ class Config(Model):
     override: dict[Name, Override] = Field(
         description="changes to a study without editing its file, by study"
     )
+
+    @field_validator("deployment", mode="before")
+    @classmethod
+    def _is_no_path(cls, value: Any) -> Any:
+        if isinstance(value, str) and "/" in value:
+            named = "a path; a Python of your own is named by"
+            raise wrong([], f"value {brief(value)!r} is {named} {{python: {brief(value)}}}")
+        return value
