@@ -71,9 +71,18 @@ def main() -> None:
     folder = arguments.out or default
     cores = cores_of(arguments.cores)
     make_folder(folder)
+    # Nothing is waited for longer than all may take.
+    patience, patience_key = min(
+        (60 * arguments.minutes, "--minutes"), (arguments.patience, "--patience")
+    )
     programs = [
         Program(
-            label, command, variables(arguments.env), folder / f"{side}.log", arguments.patience
+            label,
+            command,
+            variables(arguments.env),
+            folder / f"{side}.log",
+            patience,
+            patience_key=patience_key,
         )
         for label, command, side in zip(
             arguments.label, (arguments.a, arguments.b), "ab", strict=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from parbench.launch import turns
 from parbench.training import program
 from parbench.training.program import Misbehaved, Program
 from parbench.versus import measuring
+from parbench.versus.page import Result
 from require import require_package
 from workspace import ROOT
 
@@ -76,6 +78,16 @@ while True:
 """
 
 
+# The program, where a further restart always takes longer than is left.
+ONE_RESTART = """
+import versus
+from parbench.versus import measuring
+
+measuring._longest = lambda found: 1e6
+versus.main()
+"""
+
+
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Return a function that makes a program of a script's text and its arguments."""
@@ -101,11 +113,11 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text(TRAINS)
     sides = [f"--{name}={shlex.join([sys.executable, f'{name}.py'])}" for name in ("a", "b")]
-    words = ["--minutes", "0.001", "--label", "<plain>", "other", "--env", "KEY=a value"]
+    words = ["--label", "<plain>", "other", "--env", "KEY=a value", "--out", "a folder"]
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/versus.py", *sides, *words, "--out", "a folder"],
+        [sys.executable, "-c", ONE_RESTART, *sides, *words],
         cwd=tmp_path,
-        env=os.environ | {"PARBENCH_LOCKS": str(tmp_path)},
+        env=os.environ | {"PARBENCH_LOCKS": str(tmp_path), "PYTHONPATH": str(ROOT / "scripts")},
         capture_output=True,
         text=True,
     )
@@ -115,12 +127,42 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert restart["of"] == "B beside A"
     assert result["ratio"] == pytest.approx(restart["ratio"])
     assert result["environment"] == {"KEY": "a value"}
-    assert f"other is {result['ratio']:.3f} times as fast as <plain>, by 1 restart:" in done.stdout
+    # One restart says nothing: no ratio, but what it takes.
+    assert "\nother beside <plain>: undecided: 1 restart, and 4 are the fewest" in done.stdout
+    assert (
+        "which is more than is left of --minutes 5; 8 such restarts take --minutes " in done.stdout
+    )
+    assert "waits for the first step of <plain>" in done.stdout
     assert "A beside itself: not checked" in done.stdout
     page = (tmp_path / "a folder/versus.html").read_text()
-    assert "times as fast as &lt;plain&gt;" in page
+    assert "other beside &lt;plain&gt;" in page
     assert "<plain>" not in page
     assert not [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(tmp_path)]
+
+
+def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
+    monkeypatch.setattr(turns.Slice, "disturbed", True)
+    a, b = make(TRAINS), make(TRAINS, label="B")
+    found = [once(a, b)]
+    result = Result(a, b, found, {}, [0], 1.0)
+    pairs = found[0].restart.pairs
+    disturbed = f"{pairs} of {pairs} pairs of turns disturbed by other programs"
+    assert result.sentence.endswith(f"4 are the fewest; {disturbed}")
+
+
+def test_nothing_is_waited_for_longer_than_all_may_take(tmp_path):
+    (tmp_path / "a.py").write_text("import threading; threading.Event().wait()")
+    side = shlex.join([sys.executable, "a.py"])
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/versus.py", "--a", side, "--b", side, "--minutes=0.01"],
+        cwd=tmp_path,
+        env=os.environ | {"PARBENCH_LOCKS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "no training step in 0.6 s" in done.stderr
+    assert "or raise --minutes" in done.stderr
 
 
 def test_a_side_is_stopped_with_its_helpers_while_the_other_has_its_turn(make, tmp_path):
@@ -171,7 +213,7 @@ def test_every_second_restart_is_of_equal_sides(make):
         pass
 
     def tell(line: str) -> None:
-        told.append(line)
+        told.extend([line] * line.endswith(":"))
         if len(told) == 3:
             raise Enough
 
@@ -209,7 +251,7 @@ WRONG = {
     "ends early": (f"{CALLS}for _ in range(3): step(samples=1)", "let it train longer"),
     "dies": (
         f"{CALLS}import sys\nstep(samples=1)\nprint('the cause')\nsys.exit(3)",
-        "ended with status 3 after [^\n]*\n  the cause$",
+        rf"ended with status 3 after [^\n]*; ran {re.escape(sys.executable)}\n  the cause$",
     ),
     "is killed": (
         f"{CALLS}import os\nstep(samples=1)\nos.kill(os.getpid(), 9)",

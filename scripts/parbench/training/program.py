@@ -8,6 +8,7 @@ import json
 import os
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -107,14 +108,9 @@ class Program:
     def started(self, folder: Path) -> Iterator[None]:
         """Run the program, with its socket in ``folder``, until the end of the context."""
         path = folder / f"{os.urandom(4).hex()}.socket"
-        inherited = {key: os.environ[key] for key in os.environ.keys() - set(self.hidden)}
-        given = inherited | self.environment
+        given = self._variables
         paths = [str(CLIENT), *filter(None, [given.get("PYTHONPATH")])]
         variables = {"PYTHONPATH": os.pathsep.join(paths), "PARBENCH_TURNS": str(path)}
-        # Of the caller, before `make` entered parbench's own environment.
-        users_path = os.environ.get("PARBENCH_USERS_PATH")
-        if users_path and "PATH" not in self.environment:
-            variables["PATH"] = users_path
         self.callers, self.ranks, self.turns = [], {}, 0
         with socket.socket(socket.AF_UNIX) as listener, open(self.log, "ab") as log:
             _bind(listener, path)
@@ -138,6 +134,21 @@ class Program:
                 yield
             finally:
                 self.end()
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """The variables that it inherits and is given, its own PATH first of all."""
+        inherited = {key: os.environ[key] for key in os.environ.keys() - set(self.hidden)}
+        # Of the caller, before `make` entered parbench's own environment.
+        if users_path := os.environ.get("PARBENCH_USERS_PATH"):
+            inherited["PATH"] = users_path
+        return inherited | self.environment
+
+    @property
+    def _program(self) -> str:
+        """The path of what its first word runs."""
+        word = self.words[0]
+        return shutil.which(word, path=self._variables.get("PATH")) or word
 
     @property
     def words(self) -> list[str]:
@@ -309,7 +320,9 @@ class Program:
             how = "one of its ranks ended"
         elif status < 0:
             how = f"was ended by {signal.Signals(-status).name}"
-        raise Misbehaved(f"{self}: {how} after {self._done()}{self._last_lines()}")
+        raise Misbehaved(
+            f"{self}: {how} after {self._done()}; ran {self._program}{self._last_lines()}"
+        )
 
     def _fail_late(self) -> None:
         if not self.ranks:

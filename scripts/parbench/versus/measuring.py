@@ -21,6 +21,9 @@ from parbench.launch.turns import LEAST_STEPS, PAIRS, Slice
 from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
+from parbench.verdicts.words import FEWEST
+
+KINDS = {False: "B beside A", True: "A beside itself"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Measured:
 def compare(a: Program, b: Program, minutes: float, told: Callable[[str], None]) -> list[Measured]:
     """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up.
 
-    ``told``: gets a line after each restart. Raises Misbehaved.
+    ``told``: gets a line for each thing that begins or ends, and why there is no further one.
+    Raises Misbehaved.
     """
     until = time.monotonic() + 60 * minutes
     found: list[Measured] = []
@@ -44,14 +48,16 @@ def compare(a: Program, b: Program, minutes: float, told: Callable[[str], None])
         checks = not _is_checked(found) and len(of(found, True).restarts) < len(
             of(found, False).restarts
         )
-        begun = time.monotonic()
-        if found and begun + _longest(found) > until:
+        if found and time.monotonic() + _longest(found) > until:
+            told(_out_of_time(found, minutes))
             return found
         number = len(of(found, checks).restarts)
-        measured = _restart(a, other_a if checks else b, number, checks)
+        told(f"{KINDS[checks]}, restart {number + 1}:")
+        measured = _restart(a, other_a if checks else b, number, checks, told)
         found.append(measured)
-        told(line(measured, found))
+        told(f"  {_line(measured)}")
         if _is_checked(found) and not of(found, False).series.undecided(EQUAL):
+            told("The verdict stands, and equal sides are checked: nothing more to measure")
             return found
 
 
@@ -61,12 +67,25 @@ def of(found: list[Measured], beside_itself: bool) -> Compared:
     return Compared(tuple(restarts), (), ())
 
 
-def line(measured: Measured, found: list[Measured]) -> str:
-    """Return what a restart found, and all so far."""
-    kind = "A beside itself" if measured.beside_itself else "B beside A"
-    compared = of(found, measured.beside_itself)
-    ratio = math.exp(measured.restart.value)
-    return f"{kind}, restart {len(compared.restarts)}: {ratio:.3f} times as fast"
+def _line(measured: Measured) -> str:
+    """Return what a restart found."""
+    compared = Compared((measured.restart,), (), ())
+    ratio = f"{math.exp(measured.restart.value):.3f} times as fast in this restart"
+    return "; ".join(filter(None, (ratio, pairs.disturbance([compared]))))
+
+
+def _out_of_time(found: list[Measured], minutes: float) -> str:
+    """Say why no further restart begins, and what the fewest that decide take."""
+    told = (
+        f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
+        f"left of --minutes {minutes:g}"
+    )
+    fewest = 2 * FEWEST  # each restart of B and its A/A
+    if len(found) >= fewest:
+        return told
+    return (
+        f"{told}; {fewest} such restarts take --minutes {math.ceil(fewest * _longest(found) / 60)}"
+    )
 
 
 def _is_checked(found: list[Measured]) -> bool:
@@ -79,7 +98,9 @@ def _longest(found: list[Measured]) -> float:
     return max(each.restart.seconds for each in found)
 
 
-def _restart(a: Program, b: Program, number: int, beside_itself: bool) -> Measured:
+def _restart(
+    a: Program, b: Program, number: int, beside_itself: bool, told: Callable[[str], None]
+) -> Measured:
     """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
     end both."""
     started = datetime.now(UTC)
@@ -87,11 +108,14 @@ def _restart(a: Program, b: Program, number: int, beside_itself: bool) -> Measur
         folder = Path(name)
         # One after the other: each has the cores to itself until it waits in its first step.
         with a.started(folder):
+            told(f"  waits for the first step of {a.label}")
             a.wait_for_step()
             a.send(signal.SIGSTOP)
             with b.started(folder):
+                told(f"  waits for the first step of {b.label}")
                 b.wait_for_step()
                 b.send(signal.SIGSTOP)
+                told("  measures turns")
                 slices = tuple(_slices((a, b)))
     finished = datetime.now(UTC)
     return Measured(beside_itself, _value(number, slices, started, finished), slices)

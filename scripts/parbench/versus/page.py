@@ -8,8 +8,9 @@ from pathlib import Path
 from parbench.files import write_atomically, write_json
 from parbench.reporting.render import page
 from parbench.training.program import Program
+from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
-from parbench.versus.measuring import Measured, of
+from parbench.versus.measuring import KINDS, Measured, of
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,18 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """The verdict with the ratio and its interval, in a sentence."""
+        """The verdict with the ratio, its interval and how many turns were disturbed, in a
+        sentence. A ratio without an interval says nothing, and is left out."""
         series = self.compared.series
-        if series.mean is None:
-            return f"{self.b.label} was not measured beside {self.a.label}"
-        spread = ""
-        if series.ci_low is not None:
-            spread = f" [{series.ci_low:.3f}, {series.ci_high:.3f}]"
-        return (
-            f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label}{spread}, "
-            f"by {series.seeds} restart{'s' * (series.seeds != 1)}: {self.verdict}"
-        )
+        if series.ci_low is None:
+            told = f"{self.b.label} beside {self.a.label}: {self.verdict}"
+        else:
+            told = (
+                f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label} "
+                f"[{series.ci_low:.3f}, {series.ci_high:.3f}], by {series.seeds} restarts: "
+                f"{self.verdict}"
+            )
+        return "; ".join(filter(None, (told, pairs.disturbance([self.compared, self.equal_sides]))))
 
     def json(self) -> dict:
         """Return it for versus.json; seconds, samples, and ratios of A's time over B's."""
@@ -73,7 +75,7 @@ class Result:
             "equal_sides": self.equal_sides.equality,
             "restarts": [
                 {
-                    "of": "A beside itself" if each.beside_itself else "B beside A",
+                    "of": KINDS[each.beside_itself],
                     "ratio": series.shown(each.restart.value),
                     "pairs": each.restart.pairs,
                     "disturbed": each.restart.disturbed,
