@@ -26,7 +26,7 @@ from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path, write_atomically
 from parbench.plan import config as configuration
-from parbench.plan import consistency, expansion, places
+from parbench.plan import consistency, expansion, places, state
 from parbench.terminal import say
 from parbench.verdicts import forecast, preview
 
@@ -94,8 +94,11 @@ def check(options: argparse.Namespace) -> None:
     consistency.stated_claims()
     plan = expansion.plan(config, options.configfile, changes)
     (name,) = config["studies"]
-    foretold = forecast.forecast(plan, plan.runnable(name), config["budget_minutes"])
-    for line in (*preview.preview(plan, name), "", *(foretold or ["no cell of it runs here"])):
+    runnable = plan.runnable(name)
+    left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
+    foretold = forecast.forecast(plan, left, config["budget_minutes"])
+    nothing = "all its cells are done" if runnable else "no cell of it runs here"
+    for line in (*preview.preview(plan, name), "", *(foretold or [nothing])):
         say(line)
 
 

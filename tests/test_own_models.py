@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,21 @@ def test_strategies_compute_what_eager_does_with_networks_from_elsewhere(tmp_pat
 
 
 # ---------------------------------------------------------------- files
+
+
+def test_the_documents_example_can_be_planned(tmp_path):
+    text = (places.ROOT / "docs/extending.md").read_text()
+    (model,) = [
+        code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "def build" in code
+    ]
+    (study,) = [code for code in re.findall(r"```yaml\n(.*?)```", text, re.S) if "mine.py" in code]
+    (tmp_path / "mine.py").write_text(model)
+    (tmp_path / "nets.yaml").write_text(study)
+    values = {**config.load(), "studies": [str(tmp_path / "nets.yaml")], "deployment": "host"}
+    plan = expansion.plan(config.checked(values), lacking=lambda group, cell: None).studies["nets"]
+    compared = {(pair.model, pair.variant, pair.baseline) for pair in plan.pairs}
+    assert {baseline for _, _, baseline in compared} == {"eager", "ddp"}
+    assert len(compared) == 4
 
 
 def test_a_file_is_known_by_its_content_alone(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     assert "line 2, resnet50 eager on 1x A100, train_seconds 56.4 min: beside eager-1" in checked
     assert "scaled: epochs 2 instead of 10" in checked
     lines = [line.strip() for line in checked.splitlines()]
-    assert "- train_seconds; model swin; devices 2 over devices 1" in lines
+    assert "- train_seconds; model swin; devices 2 over devices 1: a ratio below 1" in lines
     assert "horovod-2 over eager-1 of swin: decided by pairs" in lines
     assert "of 1 claims they test 1: theirs-faster" in checked
     assert checked.rpartition("\n\n")[0] in dry
@@ -268,6 +269,8 @@ own-claim:
       denominator: {settings: {memory_format: contiguous}}
       about: {strategy: eager, settings: {augment: true}}
       metric: test_accuracy
+      op: ">"
+      size: [0.02, null]
 """
 
 
@@ -281,8 +284,8 @@ def previewed(tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
-    def lines(name: str) -> list[str]:
-        changes = {"studies": [str(tmp_path / f"{name}.yaml")], "available": {"cpu": 2}}
+    def lines(name: str, **changes) -> list[str]:
+        changes |= {"studies": [str(tmp_path / f"{name}.yaml")], "available": {"cpu": 2}}
         config = configuration.read([], changes | {"deployment": "host"})
         return [line.strip() for line in preview.preview(expansion.plan(config), name)]
 
@@ -303,11 +306,26 @@ def test_what_a_study_lacks_is_told_where_its_hardware_is_missing_too(previewed,
 
 def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
     lines = previewed("own")
-    assert "- train_seconds; strategy eager or ddp; devices 2 over devices 1" in lines
+    one = "- train_seconds; strategy eager or ddp; devices 2 over devices 1: a ratio below 1"
+    assert one in lines
     both = "memory_format channels_last over memory_format contiguous"
-    assert f"- test_accuracy; strategy eager, augment true; {both}" in lines
+    asked = "a difference above 0, published 0.02 or more"
+    assert f"- test_accuracy; strategy eager, augment true; {both}: {asked}" in lines
+    assert "own-claim: All sorts of things. (0 of 3 comparisons can be decided here)" in lines
     of_two = "no cell measures speedup, which is of two cells; name what each side has, such as"
     assert any(f"not measured: {of_two} train_seconds, " in line for line in lines)
+
+
+def test_data_that_are_not_there_are_told_before_anything_runs(previewed, tmp_path):
+    study = re.sub(", published: {.*?}|published: own\n", "", OWN)
+    (tmp_path / "own-cpu.yaml").write_text(study.replace("gpu", "cpu").replace("cifar10", "mine"))
+    here = {"kind": "image-folder", "path": str(tmp_path)}
+    lines = previewed("own-cpu", datasets={"mine": here})
+    assert f"mine: {tmp_path}" in lines
+    lines = previewed("own-cpu", datasets={"mine": here | {"path": f"{tmp_path}/none"}})
+    assert f"mine: {tmp_path}/none is not there, and no cell runs without it" in lines
+    # A study without a source has nothing to differ from, or to stand beside.
+    assert not any("source" in line or "Published" in line for line in lines)
 
 
 def test_another_dataset_than_the_sources_is_a_difference(previewed):

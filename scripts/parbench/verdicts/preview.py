@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from parbench import strategies
+from parbench.files import user_path
 from parbench.plan import places
 from parbench.plan.expansion import Plan
-from parbench.plan.published import Published
+from parbench.plan.published import ClaimTest, Published
 from parbench.runs.metrics import METRICS, is_operator, operator_metric
 from parbench.terminal import aligned
 from parbench.verdicts import asked, claims_json, judging, words
@@ -30,10 +31,12 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
     lacking = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
     yield f"{name}: {measured.plan.study.title}"
     yield from ("", "Cells", *_cells(measured))
-    yield from ("", "How they differ from the source", *_differences(measured))
-    path = measured.source.path
-    of = f", by line of {places.shown(path)}" if path else ""
-    yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), lacking))
+    yield from ("", "Data", *_data(plan, measured))
+    if measured.plan.study.published:
+        yield from ("", "How they differ from the source", *_differences(measured))
+        path = measured.source.path
+        of = f", by line of {places.shown(path)}" if path else ""
+        yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), lacking))
     yield from ("", "Claims", *_claims(anywhere, name, lacking))
 
 
@@ -61,6 +64,19 @@ def _cells(measured: Measured) -> list[str]:
         seeds = str(len(group.seeds))
         lines.append([group.model, group.variant, on, seeds, turns, group.not_run or "yes"])
     return aligned(lines)
+
+
+def _data(plan: Plan, measured: Measured) -> Iterator[str]:
+    """Yield for each dataset of the study whether it is there."""
+    for name in dict.fromkeys(group.dataset.name for group in measured.groups.values()):
+        path = plan.datasets[name].get("path")
+        if path is None:
+            there = (places.RESULTS / "data" / name / "digest.json").exists()
+            yield f"{name}: {'there' if there else 'the first run downloads or makes it'}"
+        elif user_path(path).exists():
+            yield f"{name}: {path}"
+        else:
+            yield f"{name}: {path} is not there, and no cell runs without it"
 
 
 def _differences(measured: Measured) -> Iterator[str]:
@@ -143,15 +159,42 @@ def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
     if not claims:
         yield "none that the study tests"
     for judged in claims:
-        yield f"{judged.name}: {judged.claim.claim}"
+        decided = [
+            each.waits and not part.is_impossible and not _lack(lacking, *_needed(lacking, each))
+            for part in judged.parts
+            for each in part.comparisons
+        ]
+        here = f"{sum(decided)} of {len(decided)} comparisons can be decided here"
+        yield f"{judged.name}: {judged.claim.claim} ({here})"
         for part in judged.parts:
-            yield f"  - {claims_json.heading(claims_json.part(part))}"
+            yield f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}"
             for each in part.comparisons:
-                groups = each.sides or ([each.group] if each.group else [])
-                if _by_pairs(each):
-                    groups = [group for group in groups if not _alone(lacking, group)]
-                lack = "" if part.is_impossible else _lack(lacking, *groups)
+                lack = "" if part.is_impossible else _lack(lacking, *_needed(lacking, each))
                 yield f"      {_decided(part, each)}{lack}"
+
+
+def _needed(lacking: Mapping[str, str], each: Comparison) -> list[Group]:
+    """Return the groups that must run for a comparison to be decided."""
+    groups = list(each.sides or ([each.group] if each.group else []))
+    if _by_pairs(each):
+        return [group for group in groups if not _alone(lacking, group)]
+    return groups
+
+
+def _asked(test: ClaimTest) -> str:
+    """Return what a part claims in words: ``above 1, published 1.8 or more``."""
+    none = "a difference above 0" if test.is_of_differences else "a ratio above 1"
+    margin = "" if test.margin is None else f" within {test.margin:g}"
+    asked = {
+        ">": none,
+        "<": none.replace("above", "below"),
+        "same": f"the same{margin}",
+        "report": "told, not judged",
+        "largest": "the largest part",
+    }[test.op]
+    if not test.sizes:
+        return asked
+    return f"{asked}, published {claims_json.range_text(test.sizes, '{:g}'.format)}"
 
 
 def _by_pairs(each: Comparison) -> bool:
