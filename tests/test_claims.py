@@ -284,6 +284,7 @@ def parted(*parts: dict) -> dict:
 
 
 GOOD, LEVEL, BAD = two("a", 60), two("b", 100), two("c", 160)
+OPEN = two("f", 60, seeds=(0, 1))
 LACKING = two("d", 60, not_run="needs 2x A100")
 
 
@@ -292,17 +293,20 @@ LACKING = two("d", 60, not_run="needs 2x A100")
     [
         ("a", "holds"),
         ("ad", "holds where tested (1 of 2 parts; others: needs 2x A100 1)"),
-        ("ac", "holds in part (1 as claimed of all 2 parts)"),
-        ("acd", "holds in part (1 as claimed of 2 of 3 parts; others: needs 2x A100 1)"),
+        ("ac", "holds in part (1 as claimed, 1 opposite of 2 parts)"),
+        ("acd", "holds in part (1 as claimed, 1 opposite of 3 parts; others: needs 2x A100 1)"),
         ("bc", "does not hold (all 2 parts)"),
         ("cd", "does not hold where tested (1 of 2 parts; others: needs 2x A100 1)"),
         ("d", "not tested here (needs 2x A100 1)"),
+        ("af", "undecided (1 as claimed, 1 undecided of 2 parts)"),
+        ("f", "undecided"),
+        ("fd", "undecided (1 of 2 parts; others: needs 2x A100 1)"),
         ("ae", "holds where tested (1 of 2 parts; others: no cells 1)"),
     ],
 )
 def test_a_claim_is_what_its_parts_say_with_their_coverage(models, sentence):
     claim = parted(*({"model": model} for model in models))
-    made = judged(claim, *GOOD, *LEVEL, *BAD, *LACKING)
+    made = judged(claim, *GOOD, *LEVEL, *BAD, *LACKING, *OPEN)
     assert made.sentence == sentence
 
 
@@ -695,6 +699,14 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, f
     assert judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, ddp).firm == firm
 
 
+@pytest.mark.parametrize(("disturbed", "told"), [(0, ""), (1, ""), (3, "pairs of turns disturbed")])
+def test_a_verdict_says_where_most_of_its_turns_were_disturbed(disturbed, told):
+    made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, disturbed=disturbed))
+    assert made.verdict == words.HOLDS
+    assert (made.sentence == "holds") if not told else (told in made.sentence)
+    assert (made.told == "holds") if not told else (told in made.told)
+
+
 def test_a_restart_is_what_its_undisturbed_pairs_say():
     """Two models one after the other, relative to both at once."""
     side = constructed.make_cell("side", "net", "eager", CPU1)
@@ -719,7 +731,7 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
     """Return report.json of the constructed study with one claim about it."""
     paths = constructed.write_study(folder, constructed.usual_study(**study), groups)
     text = {"study": "constructed", "claim": "Two are faster than one.", **claim}
-    (folder / "claims.yaml").write_text(json.dumps({"two-faster": text}))
+    (folder / "claims.yaml").write_text(yaml.safe_dump({"two-faster": text}))
     rows = [
         "constructed,Table 1,resnet18,eager,,X,1,1,,test_accuracy,0.8304,fraction",
         "constructed,Table 1,resnet18,ddp,,X,1,2,,test_accuracy,0.8304,fraction",
@@ -756,6 +768,21 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     parts = ("f-claims", "t-claims-each", "summary")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
+
+
+def test_a_source_may_say_so_much_or_more(tmp_path):
+    for least, word in ((1.6, words.AS_PUBLISHED), (2.5, words.SMALLER)):
+        made = judged(parted({"model": "a", "size": [least, None]}), *GOOD)
+        assert answers(made) == [(words.AS_CLAIMED, word)]
+    data = make_report(tmp_path, {"test": FASTER["test"] | {"size": [1.5, None]}})
+    html, _ = render(data)
+    assert "1.50 or more" in html
+    (part,) = json.loads(json.dumps(data["judged"], allow_nan=False))["claims"][0]["parts"]
+    assert part["comparisons"][0]["published"] == [1.5, None]
+    by_schema.check(data["judged"], "judged", "claims.json")
+    assert any(
+        "published 1.5 or more" in line for line in claims_json.shown(data["judged"]["claims"][0])
+    )
 
 
 def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch):

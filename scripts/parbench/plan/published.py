@@ -241,11 +241,11 @@ class ClaimTest(Model):
         "share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
         "images; default: the study's `tolerance`, or 0.05 and 0.01",
     )
-    size: Number | Annotated[list[Number], Field(min_length=2, max_length=2)] | None = Field(
+    size: Number | Annotated[list[Number | None], Field(min_length=2, max_length=2)] | None = Field(
         None,
         description="the ratio, or the difference of scores (0.01 is one point), that the source "
-        "states or that follows from its numbers; two where it states a range; default: computed "
-        "from the published values",
+        "states or that follows from its numbers; two where it states a range, of which the second "
+        "is null where it states the least; default: computed from the published values",
     )
     bound: Positive | None = Field(
         None,
@@ -266,7 +266,9 @@ class ClaimTest(Model):
         for key, is_allowed in allowed.items():
             if not is_allowed and key in self.model_fields_set:
                 raise self.unwanted(key)
-        for size in self.sizes:
+        for size in self.sizes[: 1 if self.is_open else None]:
+            if not math.isfinite(size):
+                raise wrong(["size"], "begins with null; [1.8, null] is 1.8 or more")
             if self.is_of_differences and not -1 < size < 1:
                 problem = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
                 raise wrong(["size"], f"value {size} {problem}")
@@ -282,10 +284,16 @@ class ClaimTest(Model):
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """The stated size: none, one, or the two ends of a range."""
+        """The stated size: none, one, or the two ends of a range, the second infinite if open."""
         if self.size is None:
             return ()
-        return tuple(self.size) if isinstance(self.size, list) else (self.size,)
+        ends = self.size if isinstance(self.size, list) else [self.size]
+        return tuple(math.inf if end is None else end for end in ends)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the source states the least size alone: so much or more."""
+        return len(self.sizes) == 2 and self.sizes[1] == math.inf
 
     @property
     def is_of_differences(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -135,6 +136,12 @@ def _edges(line: Line) -> list[float]:
     return [none] if line.part.test.op in (">", "<") else []
 
 
+def _drawn(each: Comparison) -> list[float]:
+    """Return the published numbers to draw: the end of an open range is none."""
+    numbers = (number for number in each.published if isinstance(number, float | int))
+    return list(filter(math.isfinite, numbers))
+
+
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     """Return the ends of the axis: it holds all points; bars, and published numbers far beyond
     everything else, may leave it."""
@@ -142,7 +149,7 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     for line in (line for block in blocks for line in block.lines):
         marks = (line.each.measured.mean, line.each.bound)
         values += [*line.each.measured.points, *_edges(line), *filter(None, marks)]
-        published += [each for each in line.each.published if isinstance(each, float | int)]
+        published += _drawn(line.each)
     low, high = min(values), max(values)
     if points:
         low, high = min([low, *published]), max([high, *published])
@@ -236,7 +243,7 @@ def _draw_line(axes: Axes, line: Line, at: float) -> None:
     if each.bound is not None:
         axes.plot([each.bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
     look = {"mfc": "none", "mec": INK, "mew": 0.9, "clip_on": False}
-    for number in each.published:
+    for number in _drawn(each):
         if ends[0] <= number <= ends[1]:
             axes.plot(number, at, "D", ms=3.6, **look)
         else:

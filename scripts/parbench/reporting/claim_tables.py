@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from parbench.audit import checks
@@ -28,6 +29,7 @@ from parbench.reporting.text import (
 )
 from parbench.verdicts import claims, words
 from parbench.verdicts.claims import Judged, JudgedPart
+from parbench.verdicts.claims_json import range_text
 from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
 from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.published import PublishedSource
@@ -248,7 +250,7 @@ def _text(value: Value, points: bool) -> str:
         spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
         return f"{spread}{POINTS * points} ({value.seeds})"
     if isinstance(value, tuple):
-        return " to ".join(_text(end, points) for end in value)
+        return range_text(value, partial(_text, points=points))
     return f"{fixed(100 * value, 2)}{POINTS}" if points else ratio_text(value)
 
 

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.plan.published import Claim, ClaimTest
 from parbench.runs.metrics import PROFILED, Metric, is_operator
-from parbench.verdicts import judging, sequential, words
+from parbench.verdicts import judging, pairs, sequential, words
 from parbench.verdicts.comparisons import (
     Comparison,
     Ratio,
@@ -153,12 +153,40 @@ class Judged:
         return ", ".join(f"{lack} {number}" for lack, number in lacks.items())
 
     @property
+    def _directions(self) -> str:
+        """How many parts, or comparisons, came out how: ``4 as claimed, 2 undecided of 6 parts``;
+        empty where it is one alone, or all are undecided."""
+        parts = [part for part in self.parts if not part.is_impossible and part.judged]
+        noun, found = "part", [part.direction for part in parts]
+        if len(self.lacks) != len(self.parts):
+            noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
+        counts = Counter(found)
+        told = ", ".join(f"{counts[word]} {word}" for word in words.DIRECTIONS if counts[word])
+        others = f"; others: {self._others}" * any(self.lacks)
+        total = len(self.lacks)
+        if set(found) == {words.UNDECIDED}:  # as the verdict says
+            return ""
+        return f"{told} of {total} {noun}s{others}" if total > 1 else ""
+
+    @property
+    def disturbance(self) -> str:
+        """How many of the pairs of turns that it rests on were disturbed, if at least half; else
+        empty."""
+        ratios = (ratio for part in self.parts for each in part.judged for ratio in each.ratios)
+        compared = {id(ratio.pair): ratio.pair for ratio in ratios if ratio.pair}.values()
+        return pairs.disturbance(compared) if pairs.mostly_disturbed(compared) else ""
+
+    @property
     def sentence(self) -> str:
-        """The verdict with its scope: ``holds where tested (2 of 4 parts; others: no pair 2)``."""
+        """The verdict with its scope, and whether other programs disturbed most of its turns:
+        ``holds where tested (2 of 4 parts; others: no pair 2)``."""
+        return "; ".join(filter(None, (self._scoped, self.disturbance)))
+
+    @property
+    def _scoped(self) -> str:
         counted = self.coverage
-        if self.verdict == words.HOLDS_IN_PART:
-            as_claimed = sum(part.direction == words.AS_CLAIMED for part in self.parts)
-            return f"{self.verdict} ({as_claimed} as claimed of {counted})"
+        if self.verdict in (words.HOLDS_IN_PART, words.UNDECIDED) and self._directions:
+            return f"{self.verdict} ({self._directions})"
         if self.verdict == words.IMPOSSIBLE:
             return f"{self.verdict} ({self.reason})"
         if self.verdict == words.NOT_TESTED and self.parts:
@@ -171,8 +199,9 @@ class Judged:
     @property
     def told(self) -> str:
         """The sentence, and the reason where the sentence does not hold it."""
-        within = "(" in self.sentence and self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED)
-        return self.sentence if within or not self.reason else f"{self.sentence}: {self.reason}"
+        within = "(" in self._scoped and self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED)
+        reason = f": {self.reason}" if self.reason and not within else ""
+        return "; ".join(filter(None, (self._scoped + reason, self.disturbance)))
 
 
 def judge(
@@ -360,9 +389,11 @@ def _is_firm(judged: Judged, study: Rebuilt, claims: int) -> bool:
 def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
     """Return whether equal sides of a pair's kind were equal, and most of its pairs undisturbed."""
     equal = [pair for _, pair in vouching(groups, ratio)]
-    restarts = ratio.pair.restarts
-    disturbed = sum(each.disturbed for each in restarts) / max(1, sum(r.pairs for r in restarts))
-    return bool(equal) and all(pair.is_equal for pair in equal) and disturbed < 0.5
+    return (
+        bool(equal)
+        and all(pair.is_equal for pair in equal)
+        and not pairs.mostly_disturbed([ratio.pair])
+    )
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:

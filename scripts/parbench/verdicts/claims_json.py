@@ -6,7 +6,8 @@ read it; the report's pages are made from the same records.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from xml.etree import ElementTree
 
 from parbench.plan.published import in_words
@@ -17,6 +18,7 @@ from parbench.verdicts.sequential import Series
 
 SCHEMA_VERSION = 1
 FAILED = (words.FAILS, words.IMPOSSIBLE)
+OPEN = (None, math.inf)  # the end of a range that has none
 
 
 def record(judged: Collection[Judged]) -> dict:
@@ -67,11 +69,16 @@ def _comparison(each: Comparison) -> dict:
         "spread": [ratio.pair.spread for ratio in each.ratios if ratio.pair],
         "direction": each.verdict,
         "size": each.size or None,
-        "published": each.published if isinstance(each.published, str) else list(each.published),
+        "published": each.published if isinstance(each.published, str) else _ends(each.published),
         "measured": _series(measured) if isinstance(measured, Series) else measured,
         "bound": each.bound,
         "reasons": list(each.reasons),
     }
+
+
+def _ends(published: tuple[float, ...]) -> list[float | None]:
+    """Return a number, or the ends of a range; JSON has no infinity."""
+    return [None if math.isinf(end) else end for end in published]
 
 
 def _series(measured: Series) -> dict:
@@ -151,9 +158,16 @@ def _numbers(each: dict) -> str:
     else:
         text += "not measured"
     if published:
-        ends = [published] if isinstance(published, str) else [f"{p:g}" for p in published]
-        text += f", published {' to '.join(ends)}"
+        ends = [published] if isinstance(published, str) else published
+        text += f", published {range_text(ends, '{:g}'.format)}"
     return text
+
+
+def range_text(ends: Sequence[float | str | None], text: Callable[[float], str]) -> str:
+    """Return a number, or the ends of a range, whose last may be open, by the ``text`` of each:
+    ``1.8 to 2``, or ``1.8 or more``."""
+    shown = [end if isinstance(end, str) else text(end) for end in ends if end not in OPEN]
+    return " to ".join(shown) + " or more" * (ends[-1] in OPEN)
 
 
 def _because(each: dict) -> str:
