@@ -172,7 +172,8 @@ class Judged:
     def disturbance(self) -> str:
         """How many of the pairs of turns that it rests on were disturbed, if at least half; else
         empty."""
-        ratios = (ratio for part in self.parts for each in part.judged for ratio in each.ratios)
+        parts = [part for part in self.parts if not part.is_impossible]
+        ratios = (ratio for part in parts for each in part.judged for ratio in each.ratios)
         compared = {id(ratio.pair): ratio.pair for ratio in ratios if ratio.pair}.values()
         return pairs.disturbance(compared) if pairs.mostly_disturbed(compared) else ""
 
