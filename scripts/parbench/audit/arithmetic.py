@@ -315,23 +315,19 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
             yield against("another number of devices", Sure.LIKELY, (few, many), says)
 
 
-def _is_weak_scaling(few: Published, many: Published) -> bool:
-    """Return whether two rows differ in devices and have the same batch on each."""
-    if not (few.batch_size.isdecimal() and many.batch_size.isdecimal()):
-        return False
-    alike = few.model_copy(update={"batch_size": many.batch_size}).setting == many.setting
-    return alike and int(few.batch_size) * many.devices == int(many.batch_size) * few.devices
+def _on_each(row: Published) -> float | None:
+    """Return the batch on each device; None if the source states no number."""
+    return int(row.batch_size) / row.devices if row.batch_size.isdecimal() else None
 
 
 def _made(row: Published, rows: Rows) -> list[Faster]:
     """Return the pairs that a printed ratio may come from: ``row`` and any on fewer devices, with
     the same batch over all devices (strong scaling) or on each (weak scaling)."""
     same_setting = [other for other in rows if other.setting == row.setting]
-    same_setting += [
-        other.model_copy(update={"batch_size": row.batch_size})
-        for other in rows
-        if other.devices < row.devices and _is_weak_scaling(other, row)
-    ]
+    if (batch := _on_each(row)) is not None:
+        fewer = (each for each in rows if each.devices < row.devices and _on_each(each) == batch)
+        as_large = (each.model_copy(update={"batch_size": row.batch_size}) for each in fewer)
+        same_setting += [each for each in as_large if each.setting == row.setting]
     layout = row.devices, row.strategy
     for metrics in RATIOS[row.metric]:
         pairs = _faster(of_metrics(same_setting, *metrics))

@@ -158,16 +158,16 @@ def _numbers(each: dict) -> str:
     else:
         text += "not measured"
     if published:
-        ends = [published] if isinstance(published, str) else published
-        text += f", published {range_text(ends, '{:g}'.format)}"
+        word = published if isinstance(published, str) else range_text(published, "{:g}".format)
+        text += f", published {word}"
     return text
 
 
-def range_text(ends: Sequence[float | str | None], text: Callable[[float], str]) -> str:
+def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> str:
     """Return a number, or the ends of a range, whose last may be open, by the ``text`` of each:
     ``1.8 to 2``, or ``1.8 or more``."""
-    shown = [end if isinstance(end, str) else text(end) for end in ends if end not in OPEN]
-    return " to ".join(shown) + " or more" * (ends[-1] in OPEN)
+    shown = " to ".join(text(end) for end in ends if end not in OPEN)
+    return f"{shown} or more" if ends[-1] in OPEN else shown
 
 
 def _because(each: dict) -> str:

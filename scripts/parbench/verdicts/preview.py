@@ -159,18 +159,15 @@ def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
     if not claims:
         yield "none that the study tests"
     for judged in claims:
-        decided = [
-            each.waits and not part.is_impossible and not _lack(lacking, *_needed(lacking, each))
-            for part in judged.parts
-            for each in part.comparisons
-        ]
-        here = f"{sum(decided)} of {len(decided)} comparisons can be decided here"
-        yield f"{judged.name}: {judged.claim.claim} ({here})"
+        lines, decidable = [], []
         for part in judged.parts:
-            yield f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}"
+            lines.append(f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}")
             for each in part.comparisons:
                 lack = "" if part.is_impossible else _lack(lacking, *_needed(lacking, each))
-                yield f"      {_decided(part, each)}{lack}"
+                lines.append(f"      {_decided(part, each)}{lack}")
+                decidable.append(each.waits and not part.is_impossible and not lack)
+        here = f"{sum(decidable)} of {len(decidable)} comparisons can be decided here"
+        yield from (f"{judged.name}: {judged.claim.claim} ({here})", *lines)
 
 
 def _needed(lacking: Mapping[str, str], each: Comparison) -> list[Group]:
