@@ -182,6 +182,18 @@ def test_samples_of_all_ranks_count(make):
     assert of_one % 4 == 0
 
 
+def test_programs_change_places_from_one_restart_to_the_next(make, monkeypatch):
+    monkeypatch.setattr(measuring, "_longest", lambda found: 1e6 * (len(found) == 4))
+    a, b = make(TRAINS), make(TRAINS.replace("samples=4", "samples=3"), label="B")
+    told: list[str] = []
+    found = measuring.compare(a, b, 100, told.append)
+    waits = re.findall(r"the first step of (.+)", "\n".join(told))
+    assert waits == ["A", "B", "A", "A again", "B", "A", "A again", "A"]
+    assert [each.slices[0].side for each in found] == [0, 0, 1, 1]
+    of_b = [turn for each in found if not each.beside_itself for turn in each.slices]
+    assert all(turn.samples % (4, 3)[turn.side] == 0 for turn in of_b)
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("loop", ["loader", "lightning", "accelerate"])
 def test_loops_that_people_use_take_turns_with_ours(tmp_path, monkeypatch, loop):

@@ -2,7 +2,9 @@
 
 As in a study's pairs: in each restart both are started anew and take turns of about a second, the
 other one stopped meanwhile. In every second restart the first one runs beside itself (A/A), until
-equal sides are shown to be equal, or not to be.
+equal sides are shown to be equal, or not to be. Of two programs that are equal, the one that is
+started later and has the second turn can come out faster; they change places from one restart to
+the next, so that this cancels.
 """
 
 from __future__ import annotations
@@ -104,19 +106,22 @@ def _restart(
     """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
     end both."""
     started = datetime.now(UTC)
+    swapped = number % 2 == 1
+    first, second = (b, a) if swapped else (a, b)
     with tempfile.TemporaryDirectory(prefix="versus-") as name:
         folder = Path(name)
         # One after the other: each has the cores to itself until it waits in its first step.
-        with a.started(folder):
-            told(f"  waits for the first step of {a.label}")
-            a.wait_for_step()
-            a.send(signal.SIGSTOP)
-            with b.started(folder):
-                told(f"  waits for the first step of {b.label}")
-                b.wait_for_step()
-                b.send(signal.SIGSTOP)
+        with first.started(folder):
+            told(f"  waits for the first step of {first.label}")
+            first.wait_for_step()
+            first.send(signal.SIGSTOP)
+            with second.started(folder):
+                told(f"  waits for the first step of {second.label}")
+                second.wait_for_step()
+                second.send(signal.SIGSTOP)
                 told("  measures turns")
-                slices = tuple(_slices((a, b)))
+                measured = _slices((first, second))
+    slices = tuple(replace(turn, side=abs(turn.side - swapped)) for turn in measured)
     finished = datetime.now(UTC)
     return Measured(beside_itself, _value(number, slices, started, finished), slices)
 
