@@ -21,6 +21,7 @@ from parbench import files
 from parbench.bench import benchmarks
 from parbench.bench import pairs as known
 from parbench.deploy import apptainer, images
+from parbench.launch.turns import Slice, warmed_up
 from parbench.measure import provenance
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
@@ -127,6 +128,15 @@ def held(it: Launched, side: int) -> subprocess.Popen:
 
 
 # ---------------------------------------------------------------- turns
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.01, 100), (0.3, 4), (5.0, 1)])
+def test_a_turn_lasts_about_a_second_or_one_longer_step(seconds, steps):
+    def turn(count: int) -> Slice:
+        slow_start = 0.2 * (count == 1)
+        return Slice(-1, 0, count, count * seconds + slow_start, 0.0, 0.0, None)
+
+    assert warmed_up(turn) == steps
 
 
 def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):

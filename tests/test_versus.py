@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import turns
 from parbench.training import program
 from parbench.training.program import Misbehaved, Program
+from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 from parbench.versus.page import Result
 from require import require_package
@@ -81,6 +84,7 @@ while True:
 # The program, where a further restart always takes longer than is left.
 ONE_RESTART = """
 import versus
+from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 
 measuring._longest = lambda found: 1e6
@@ -125,9 +129,9 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     result = json.loads((tmp_path / "a folder/versus.json").read_text())
     (restart,) = result["restarts"]
     assert restart["of"] == "B beside A"
-    assert result["ratio"] == pytest.approx(restart["ratio"])
     assert result["environment"] == {"KEY": "a value"}
     # One restart says nothing: no ratio, but what it takes.
+    assert result["ratio"] is None
     assert "\nother beside <plain>: undecided: 1 restart, and 4 are the fewest" in done.stdout
     assert (
         "which is more than is left of --minutes 5; 8 such restarts take --minutes " in done.stdout
@@ -148,6 +152,23 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     pairs = found[0].restart.pairs
     disturbed = f"{pairs} of {pairs} pairs of turns disturbed by other programs"
     assert result.sentence.endswith(f"4 are the fewest; {disturbed}")
+
+
+@pytest.mark.parametrize(("spread", "firm"), [(0.001, True), (0.3, False)])
+def test_a_verdict_without_equal_sides_is_not_firm(make, spread, firm):
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:
+        restarts = [
+            Restart(number, value, value, (value,) * 4, 4, 0, math.inf, at, at)
+            for number, value in enumerate(values)
+        ]
+        return [measuring.Measured(beside_itself, each, ()) for each in restarts]
+
+    found = measured(False, [0.199, 0.201] * 2) + measured(True, [-spread, spread] * 2)
+    sentence = Result(make(TRAINS), make(TRAINS, label="B"), found, {}, [0], 1.0).sentence
+    assert sentence.startswith("B is 1.221 times as fast as A [")
+    assert (": faster" in sentence, "not firm" in sentence) == (True, not firm)
 
 
 def test_nothing_is_waited_for_longer_than_all_may_take(tmp_path):
@@ -312,7 +333,9 @@ def test_one_that_hangs_is_named(make, monkeypatch):
         return measured(self, steps)
 
     monkeypatch.setattr(program.Program, "take", impatient)
-    with pytest.raises(Misbehaved, match=r"rank 0 took no 5 steps in 0.5 s after .* --patience"):
+    with pytest.raises(
+        Misbehaved, match=r"rank 0 did not take 2 steps in 0.5 s after .* --patience"
+    ):
         once(a, make(TRAINS, label="B"))
 
 

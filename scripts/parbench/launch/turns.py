@@ -24,7 +24,6 @@ from parbench.training import launched
 MARK = launched.MARK.encode()
 PAIRS = 4  # undisturbed pairs of slices in one restart
 SLICE_SECONDS = 1.0
-LEAST_STEPS = 4  # of a slice
 # The share of a slice in which other programs or the hypervisor used its cores. Depends on nothing
 # that a side does itself, so that dropping disturbed pairs favours neither side.
 DISTURBED = 0.05
@@ -36,7 +35,7 @@ class Side(Ranks):
 
     lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
     pids: dict[str, list[int]] = field(default_factory=dict)  # of its processes, by node
-    steps: int = LEAST_STEPS  # of a slice
+    steps: int = 1  # of a slice
     peak_memory_mib: dict | None = None  # as its ranks know it after a slice
 
     def json(self) -> dict:
@@ -77,9 +76,15 @@ class Slice:
         return asdict(self) | {"disturbed": self.disturbed}
 
 
-def steps_of_slice(seconds: float) -> int:
-    """Return the number of steps of a slice, if a step takes so many seconds."""
-    return max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds))
+def warmed_up(turn: Callable[[int], Slice]) -> int:
+    """Warm a side up by a step and by about a slice; return the steps of its slices.
+
+    ``turn`` takes the number of steps.
+    """
+    steps = 1
+    for _ in range(2):
+        steps = math.ceil(SLICE_SECONDS * steps / turn(steps).seconds)
+    return steps
 
 
 def interleaved(turn: Callable[[int, int], Slice], sides: int, most: int) -> list[Slice]:
@@ -143,8 +148,12 @@ class _Lead:
     def _warm_up(self, number: int) -> None:
         """Warm a side up and set the number of steps of its slices."""
         side = self.sides[number]
-        self._turn(number, -1)
-        side.steps = steps_of_slice(self._turn(number, -1).seconds / side.steps)
+
+        def turn(steps: int) -> Slice:
+            side.steps = steps
+            return self._turn(number, -1)
+
+        side.steps = warmed_up(turn)
 
     @contextmanager
     def _started(self, *numbers: int) -> Iterator[None]:

@@ -286,7 +286,7 @@ class Resumed(Record):
 class Side(Record):
     """One side of a pair; older files have no memory."""
 
-    steps: Annotated[int, Field(ge=4)] | None = Field(
+    steps: Whole | None = Field(
         description="optimizer steps (of inference: batches) of a slice, as warm-up found them"
     )
     environment: Environment

@@ -237,7 +237,7 @@ class Program:
                     reports[rank.number] = message
             if time.monotonic() > until:
                 raise Misbehaved(
-                    f"{self}: rank {silent[0].number} took no {steps + 1} steps in "
+                    f"{self}: rank {silent[0].number} did not take {steps + 1} steps in "
                     f"{self.patience:g} s after {self._done()}; raise "
                     f"{self.patience_key}{self._last_lines()}"
                 )

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from parbench.launch import turns
-from parbench.launch.turns import LEAST_STEPS, PAIRS, Slice
+from parbench.launch.turns import PAIRS, Slice
 from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
@@ -127,10 +128,9 @@ def _restart(
 
 
 def _slices(sides: tuple[Program, Program]) -> list[Slice]:
-    steps = []
-    for number, side in enumerate(sides):  # warm up, and see how long a step takes
-        seconds = [_turn(side, number, LEAST_STEPS, -1).seconds for _ in range(2)][1]
-        steps.append(turns.steps_of_slice(seconds / LEAST_STEPS))
+    steps = [
+        turns.warmed_up(partial(_turn, side, number, pair=-1)) for number, side in enumerate(sides)
+    ]
 
     def turn(number: int, pair: int) -> Slice:
         return _turn(sides[number], number, steps[number], pair)

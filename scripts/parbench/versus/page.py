@@ -54,6 +54,10 @@ class Result:
                 f"[{series.ci_low:.3f}, {series.ci_high:.3f}], by {series.seeds} restarts: "
                 f"{self.verdict}"
             )
+            if not (
+                series.undecided(EQUAL) or self.equal_sides.is_equal or self.equal_sides.biased
+            ):
+                told += ", but not firm: A beside itself is not shown to be equal"
         return "; ".join(filter(None, (told, pairs.disturbance([self.compared, self.equal_sides]))))
 
     def json(self) -> dict:
@@ -69,7 +73,7 @@ class Result:
             "minutes": self.minutes,
             "sentence": self.sentence,
             "verdict": self.verdict,
-            "ratio": series.mean,
+            "ratio": None if series.ci_low is None else series.mean,
             "low": series.ci_low,
             "high": series.ci_high,
             "equal_sides": self.equal_sides.equality,
