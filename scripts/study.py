@@ -98,7 +98,8 @@ def check(options: argparse.Namespace) -> None:
     left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
     foretold = forecast.forecast(plan, left, config["budget_minutes"])
     nothing = "all its cells are done" if runnable else "no cell of it runs here"
-    for line in (*preview.preview(plan, name), "", *(foretold or [nothing])):
+    where = deployment.described(config)
+    for line in (*preview.preview(plan, name), "", where, *(foretold or [nothing])):
         say(line)
 
 

@@ -44,7 +44,8 @@ def run(command: list[str], minutes: float) -> int:
         say(f"{minutes:g} minutes are over; running cells write a checkpoint and end")
         forward(signal.SIGINT, None)
         process.wait()
-    say(f"{done(begun)}; the same command goes on from here")
+    told = f"{done(begun)}; the same command goes on from here"
+    say(told + "; the report is written when all are done" * ("report" in command))
     return 1
 
 

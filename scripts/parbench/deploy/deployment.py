@@ -82,14 +82,18 @@ def _found(config: dict) -> dict:
     return {"deployment": "apptainer", "reason": reason}
 
 
+def described(config: dict) -> str:
+    """Say where cells run, and why."""
+    if (found := config.get("interpreter")) is not None:
+        return f"cells run with {found.stack}: {config['reason']}"
+    place = "in Apptainer images" if in_images(config) else "in this machine's own environment"
+    return f"cells run {place}, stack {config['stack']}: {config['reason']}"
+
+
 def keep(config: dict, typed: bool) -> None:
     """Print where cells run, and record what `auto` found."""
     deployment, found = config["deployment"], config.get("interpreter")
-    if found is not None:
-        print(f"parbench: cells run with {found.stack}: {config['reason']}")
-    else:
-        place = "in Apptainer images" if in_images(config) else "in this machine's own environment"
-        print(f"parbench: cells run {place}, stack {config['stack']}: {config['reason']}")
+    print(f"parbench: {described(config)}")
     if config["auto"]:
         if KEPT.exists():
             print(f"parbench: ({KEPT} keeps that; delete it to look again)")

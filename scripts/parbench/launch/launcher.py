@@ -127,8 +127,9 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
 def _silent(job: Job | None) -> str:
     """Return what a cell failed of whose launcher does not come to tell."""
     if job is None:
-        return "its job ended without a word"
-    told = f"its job {job.number} ended without a word; `scontrol show job {job.number}` may tell"
+        return "its job has not reported how it ended"
+    told = f"its job {job.number} has not reported how it ended; "
+    told += f"`scontrol show job {job.number}` may tell"
     if job.memory_mib:
         told += f" why: if it ran out of its {job.memory_mib} MiB, raise slurm.memory_mib"
     return told

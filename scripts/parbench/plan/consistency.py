@@ -28,11 +28,15 @@ FUSED_ON_CUDA = {"adamw": "2.0", "sgd": "2.3"}
 FUSED_ELSEWHERE = "2.4"
 
 
-def known(key: str, name: str, names: Iterable[str], where: str) -> None:
-    """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``."""
+def known(key: str, name: str, names: Iterable[str], where: str, own: str = "") -> None:
+    """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``; ``own`` says
+    how to add one."""
     names = list(names)
     if name not in names:
-        raise ParbenchError(f"{where}: {key}: unknown value {brief(name)!r}{nearest(name, names)}")
+        near = nearest(name, names)
+        raise ParbenchError(
+            f"{where}: {key}: unknown value {brief(name)!r}{near}{own and f' ({own})'}"
+        )
 
 
 def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> None:

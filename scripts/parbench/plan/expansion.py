@@ -223,7 +223,8 @@ class Expansion:
 
     def _check(self) -> None:
         """Check what needs no cells."""
-        consistency.known("dataset", self.dataset, self.config.datasets, self.where)
+        own = "`datasets` in config.yaml or a --configfile adds your own"
+        consistency.known("dataset", self.dataset, self.config.datasets, self.where, own)
         hardware_names = {entry.hardware for entry in self.study.variants.values()}
         for name in self.override.hardware:
             consistency.known("hardware", name, hardware_names, f"override.{self.name}")

@@ -31,7 +31,7 @@ class Settings(Model):
         "that every micro-batch has enough samples for BatchNorm",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
-        description="torch.optim's SGD with momentum or AdamW"
+        description="torch.optim's SGD with momentum, or AdamW, which without weight decay is Adam"
     )
     learning_rate: Positive = Field(description="peak learning rate, see learning_rate_rule")
     learning_rate_rule: Literal["fixed", "linear"] = Field(

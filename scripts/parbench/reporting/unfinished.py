@@ -89,7 +89,7 @@ def _failure(cell: str) -> FailedCell:
         failure = read_record(folder / "failed.json", "sentence", "log")
     except ParbenchError:
         failure = {}
-    sentence = failure.get("sentence", "its job ended without a word")
+    sentence = failure.get("sentence", "its job has not reported how it ended")
     log = failure.get("log") or str(folder / "log.txt")
     lines = failure.get("lines", [])
     return FailedCell(cell=cell, sentence=sentence, lines=lines, log=log)
