@@ -84,7 +84,6 @@ while True:
 # The program, where a further restart always takes longer than is left.
 ONE_RESTART = """
 import versus
-from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 
 measuring._longest = lambda found: 1e6

@@ -121,8 +121,9 @@ def _restart(
                 second.wait_for_step()
                 second.send(signal.SIGSTOP)
                 told("  measures turns")
-                measured = _slices((first, second))
-    slices = tuple(replace(turn, side=abs(turn.side - swapped)) for turn in measured)
+                slices = tuple(_slices((first, second)))
+    if swapped:
+        slices = tuple(replace(turn, side=1 - turn.side) for turn in slices)
     finished = datetime.now(UTC)
     return Measured(beside_itself, _value(number, slices, started, finished), slices)
 
