@@ -19,6 +19,7 @@ from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path
 from parbench.launch import devices
 from parbench.training.program import Program
+from parbench.variables import STEADY
 from parbench.versus.measuring import compare
 from parbench.versus.page import Result
 
@@ -69,7 +70,7 @@ def main() -> None:
             raise ParbenchError(f"--{name} {getattr(arguments, name)}: must be more than 0")
     default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
     folder = arguments.out or default
-    cores = cores_of(arguments.cores)
+    cores, given = cores_of(arguments.cores), variables(arguments.env)
     make_folder(folder)
     # Nothing is waited for longer than all may take.
     patience, patience_key = min(
@@ -79,7 +80,7 @@ def main() -> None:
         Program(
             label,
             command,
-            variables(arguments.env),
+            STEADY | given,
             folder / f"{side}.log",
             patience,
             patience_key=patience_key,

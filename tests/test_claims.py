@@ -699,7 +699,9 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, f
     assert judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, ddp).firm == firm
 
 
-@pytest.mark.parametrize(("disturbed", "told"), [(0, ""), (1, ""), (3, "pairs of turns disturbed")])
+@pytest.mark.parametrize(
+    ("disturbed", "told"), [(0, ""), (1, ""), (3, "pairs of slices disturbed")]
+)
 def test_a_verdict_says_where_most_of_its_turns_were_disturbed(disturbed, told):
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, disturbed=disturbed))
     assert made.verdict == words.HOLDS

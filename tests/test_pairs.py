@@ -6,6 +6,7 @@ Real processes train a small model; a slice has some sixty steps.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from parbench import files
 from parbench.bench import benchmarks
 from parbench.bench import pairs as known
 from parbench.deploy import apptainer, images
-from parbench.launch.turns import Slice, warmed_up
+from parbench.launch.turns import TURN_SECONDS, Turn, warmed_up
 from parbench.measure import provenance
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
@@ -130,13 +131,16 @@ def held(it: Launched, side: int) -> subprocess.Popen:
 # ---------------------------------------------------------------- turns
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(0.01, 100), (0.3, 4), (5.0, 1)])
-def test_a_turn_lasts_about_a_second_or_one_longer_step(seconds, steps):
-    def turn(count: int) -> Slice:
-        slow_start = 0.2 * (count == 1)
-        return Slice(-1, 0, count, count * seconds + slow_start, 0.0, 0.0, None)
+@pytest.mark.parametrize(
+    ("seconds", "steps", "turns"),
+    [((0.01, 0.02), [10, 5], 10), ((0.3, 0.01), [1, 30], 4), ((0.01, 5.0), [500, 1], 1)],
+)
+def test_a_turn_is_short_and_at_least_a_step_of_the_slower_side(seconds, steps, turns):
+    def turn(side: int, count: int) -> Turn:
+        slow_start = 0.2 * (count == 1) * (seconds[side] < 1)
+        return Turn(count, count * seconds[side] + slow_start, 0.0, 0.0, None)
 
-    assert warmed_up(turn) == steps
+    assert warmed_up(turn, range(2), TURN_SECONDS) == (steps, turns)
 
 
 def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):
@@ -145,15 +149,17 @@ def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):
     first = training.cell("horovod", 2) if has_horovod else BOTH[0]
     it, sizes = launch(first, BOTH[1], root=watched), [first.hardware.devices, 2]
     metrics = measured(it)
-    slices = metrics["slices"]
-    taken = [0, 0, 1, 1, *(each["side"] for each in slices)]  # after each side's warm-up
+    slices, (of_a_slice,) = metrics["slices"], {each["turns"] for each in metrics["sides"]}
+    orders = itertools.cycle([(0, 1), (1, 0), (1, 0), (0, 1)])
+    rounds = itertools.islice(orders, of_a_slice * len(slices) // 2)
+    taken = [0, 0, 1, 1, *itertools.chain(*rounds)]  # after each side's warm-up
     assert turns(it) == [(side, sizes[1 - side]) for side in taken]
-    assert [each["side"] for each in slices][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
-    assert [each["pair"] for each in slices] == [n // 2 for n in range(len(slices))]
+    assert [(each["pair"], each["side"]) for each in slices] == [
+        divmod(n, 2) for n in range(len(slices))
+    ]
     for side, told in enumerate(metrics["sides"]):
         samples = {each["samples"] for each in slices if each["side"] == side}
-        assert samples == {48 * told["steps"]}
-        assert told["steps"] >= 4
+        assert samples == {48 * told["steps"] * of_a_slice}
         state = [each["state_mib"] for each in told["peak_memory_mib"]["processes"]]
         assert (len(state), min(state) > 0) == (sizes[side], True)
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == sizes
@@ -165,7 +171,7 @@ def test_two_models_at_once_against_one_after_the_other(launch, quick):
     both = training.cell("concurrent", 2, beside={"simple_cnn": {}})
     it = launch(both, training.cell(), training.cell(model="simple_cnn"), root=quick)
     sides = [each["side"] for each in measured(it)["slices"]]
-    assert sides[:6] == [0, 1, 2, 2, 1, 0]
+    assert sides[:6] == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.whole
@@ -178,14 +184,14 @@ def test_sides_that_memory_does_not_hold_together_run_apart(launch, quick, tmp_p
     assert status == 0, errors + it.log.read_text()
     assert "no room beside another side: now each turn is a run of its own" in said
     metrics = as_json.read(it.out)
-    assert [each["side"] for each in metrics["slices"]] == [0, 1, 1, 0]
+    assert [each["side"] for each in metrics["slices"]] == [0, 1, 0, 1]
     assert metrics["reason"].startswith("each turn was a run of its own, since together ")
 
 
 def test_predicting(launch, quick):
     metrics = measured(launch(*BOTH, inference=True, root=quick))
     batches = {
-        n: each["samples"] / metrics["sides"][n]["steps"]
+        n: each["samples"] / metrics["sides"][n]["steps"] / metrics["sides"][n]["turns"]
         for n in (0, 1)
         for each in metrics["slices"]
         if each["side"] == n

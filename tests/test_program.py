@@ -32,6 +32,21 @@ while True:
     sum(range(20_000))
     step(samples=int(sys.argv[1]))
 """
+KEEPS = """
+import resource
+from parbench_turns import step
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+bytearray(2**26)
+before = faults()
+bytearray(2**26)
+assert faults() - before < 1000, "the kernel gave all 16384 pages once more"
+while True:
+    sum(range(20_000))
+    step(samples=1)
+"""
 HANGS_BETWEEN = """
 import subprocess, sys
 from parbench_turns import step
@@ -83,13 +98,20 @@ def test_it_takes_turns_with_ours(launch, of, quick):
     found = as_json.read(it.out)
     assert [each["side"] for each in found["slices"]][:2] == [0, 1]
     (samples,) = {each["samples"] for each in found["slices"] if each["side"] == 0}
-    assert samples == 3 * found["sides"][0]["steps"]
-    told = found["sides"][0]["environment"]
+    side = found["sides"][0]
+    assert samples == 3 * side["steps"] * side["turns"]
+    told = side["environment"]
     assert (told["world_size"], told["packages"]) == (1, {})
     assert told["stack"] == "the program's own"
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "torch" in found["sides"][1]["environment"]["packages"]
     assert "a line of the program's" in it.log.read_text()
+
+
+def test_it_keeps_freed_memory_as_cells_do(launch, of, quick):
+    it = launch(of(KEEPS), training.cell(), root=quick)
+    status, _, errors = it.run()
+    assert status == 0, errors + it.log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,18 @@ DROPPED = frozenset(
             "MPLBACKEND MATPLOTLIBRC",
             # The shell's `cd` would go elsewhere.
             "CDPATH",
+            # Memory would be allocated otherwise.
+            "GLIBC_TUNABLES",
         )
     ).split()
 )
 # Threads would be bound to other cores than the cell's, or work otherwise.
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_")
+PREFIXES += ("MALLOC_",)  # memory would be allocated otherwise
+# glibc keeps freed memory. By default it gives some back to the kernel after each step, or does
+# not, as the first allocations of a process happen to lie: one start of a loop is faster than
+# another (docs/verdicts.md).
+STEADY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 # Of a site's own Spark: kept where a cell uses that cluster, as YARN's does.
 OF_SITES_SPARK = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_HOME", "HADOOP_CLASSPATH"),
@@ -69,7 +76,9 @@ def clean() -> dict[str, str]:
         for key, value in os.environ.items()
         if key not in DROPPED
         # Snakemake states a job's number of threads in these, and the launcher a rank's.
-        and (not key.startswith(PREFIXES) or key.endswith("_NUM_THREADS"))
+        and (
+            not key.startswith(PREFIXES) or key.endswith("_NUM_THREADS") or STEADY.get(key) == value
+        )
     }
     for key in ("TMPDIR", "TEMP", "TMP"):
         if key in kept and not os.path.isdir(kept[key]):

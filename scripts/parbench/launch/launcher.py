@@ -251,9 +251,10 @@ class Attempt:
         Returns the sides of the last attempt.
         """
         task, started, reason = self.task, clocks.now(), None
-        timeout = task.cell.run.timeout_seconds
+        timeout, seconds = task.cell.run.timeout_seconds, turns.turn_seconds(task.cell)
+        stop = self.stop.requested
         sides, slices = self.started(
-            "together", lambda sides: turns.run(sides, timeout, self.stop.requested)
+            "together", lambda sides: turns.run(sides, seconds, timeout, stop)
         )
         failure = None if slices else self.failure(sides)
         if failure is not None and failure.out_of_memory:
@@ -262,7 +263,7 @@ class Attempt:
                 f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True
             )
             sides, slices = self.started(
-                "apart", lambda sides: turns.run(sides, timeout, self.stop.requested, apart=True)
+                "apart", lambda sides: turns.run(sides, seconds, timeout, stop, apart=True)
             )
         if slices:
             entries, rows = [side.json() for side in sides], [one.json() for one in slices]

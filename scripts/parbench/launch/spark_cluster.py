@@ -97,7 +97,7 @@ def _start(config: dict, name: str, words: list[str]) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     kind, *options = words
     words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
-    spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+    spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", **variables.STEADY}
     if deployment.in_images(config):
         # A common /tmp: executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()

@@ -1,22 +1,24 @@
-"""Measure the sides of a pair in interleaved slices: whose turn it is, and for how many steps.
+"""Measure the sides of a pair in interleaved turns: whose turn it is, and for how many steps.
 
-Slices last about a second and follow A B, B A, B A, A B, so that drift, neighbours and clock speed
-affect all sides alike (randomized multiple interleaved trials, Abedi and Brecht 2017). The ranks'
-part is training/turns.py.
+Turns follow A B, B A, B A, A B, so that drift, neighbours and clock speed affect all sides alike
+(randomized multiple interleaved trials, Abedi and Brecht 2017). About a second of each side's is a
+slice, and a slice of each side is a pair. The ranks' part is training/turns.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
+from parbench.cell import Pair
 from parbench.files import read_json
 from parbench.launch.ranks import LOOK_SECONDS, SETTLE_SECONDS, Heartbeats, Ranks
 from parbench.training import launched
@@ -24,6 +26,9 @@ from parbench.training import launched
 MARK = launched.MARK.encode()
 PAIRS = 4  # undisturbed pairs of slices in one restart
 SLICE_SECONDS = 1.0
+# Where neighbours share a core, its speed changes within a second: only in shorter turns do both
+# sides meet both speeds (docs/verdicts.md).
+TURN_SECONDS = 0.1
 # The share of a slice in which other programs or the hypervisor used its cores. Depends on nothing
 # that a side does itself, so that dropping disturbed pairs favours neither side.
 DISTURBED = 0.05
@@ -35,36 +40,61 @@ class Side(Ranks):
 
     lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
     pids: dict[str, list[int]] = field(default_factory=dict)  # of its processes, by node
-    steps: int = 1  # of a slice
+    steps: int = 1  # of a turn
+    turns: int = 1  # of a slice
     peak_memory_mib: dict | None = None  # as its ranks know it after a slice
 
     def json(self) -> dict:
         """Return the side's entry for metrics.json."""
         return {
             "steps": self.steps,
+            "turns": self.turns,
             "environment": read_json(self.state / "environment.json"),
             "peak_memory_mib": self.peak_memory_mib,
         }
 
 
 @dataclass(frozen=True)
-class Slice:
-    """One turn of a side: ``samples`` of all ranks, ``seconds`` of the slowest rank that trains a
-    model which the pair compares.
+class Turn:
+    """What a side did in a turn: ``samples`` of all ranks, ``seconds`` of the slowest rank that
+    trains a model which the pair compares.
 
-    ``others``: core seconds that other programs used; ``steal``: that the hypervisor took away;
-    ``waited``: seconds in which some program waited for a core, None if the kernel does not tell;
-    ``joules``: of the accelerators of all ranks, None if unknown.
+    ``others``: core seconds that other programs used, below zero by the kernel's rounding;
+    ``steal``: that the hypervisor took away; ``waited``: seconds in which some program waited for a
+    core, None if the kernel does not tell; ``joules``: of the accelerators of all ranks, None if
+    unknown.
     """
 
-    pair: int
-    side: int
     samples: float
     seconds: float
     others: float
     steal: float
     waited: float | None
     joules: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice(Turn):
+    """The turns of a side in a pair, together; its ``others`` are not below zero."""
+
+    pair: int
+    side: int
+
+    @classmethod
+    def of(cls, pair: int, side: int, turns: list[Turn]) -> Slice:
+        """Return the turns of ``side`` in ``pair`` as one slice."""
+        waited = [each.waited for each in turns]
+        joules = [each.joules for each in turns]
+        return cls(
+            sum(each.samples for each in turns),
+            sum(each.seconds for each in turns),
+            max(0.0, sum(each.others for each in turns)),
+            sum(each.steal for each in turns),
+            None if None in waited else sum(waited),
+            None if None in joules else sum(joules),
+            pair=pair,
+            side=side,
+        )
 
     @property
     def disturbed(self) -> bool:
@@ -76,25 +106,43 @@ class Slice:
         return asdict(self) | {"disturbed": self.disturbed}
 
 
-def warmed_up(turn: Callable[[int], Slice]) -> int:
-    """Warm a side up by a step and by about a slice; return the steps of its slices.
+def turn_seconds(pair: Pair) -> float:
+    """Return how long a turn of ``pair`` lasts: on GPUs, whose energy NVML tells some ten times a
+    second, a whole slice."""
+    on_gpus = any(side.hardware.device != "cpu" for side in pair.sides)
+    return SLICE_SECONDS if on_gpus else TURN_SECONDS
 
-    ``turn`` takes the number of steps.
+
+def warmed_up(
+    turn: Callable[[int, int], Turn], sides: Iterable[int], seconds: float
+) -> tuple[list[int], int]:
+    """Warm each of ``sides`` up by a step and by about a slice; return the steps of a turn of each,
+    and the turns of a slice.
+
+    ``turn`` takes the numbers of a side and of steps. A turn lasts about ``seconds``, or one step
+    of the slowest side where that is longer.
     """
-    steps = 1
-    for _ in range(2):
-        steps = math.ceil(SLICE_SECONDS * steps / turn(steps).seconds)
-    return steps
+    seconds_of_step = []
+    for side in sides:
+        steps = math.ceil(SLICE_SECONDS / turn(side, 1).seconds)
+        seconds_of_step.append(turn(side, steps).seconds / steps)
+    length = max(seconds, *seconds_of_step)
+    return [math.ceil(length / each) for each in seconds_of_step], math.ceil(SLICE_SECONDS / length)
 
 
-def interleaved(turn: Callable[[int, int], Slice], sides: int, most: int) -> list[Slice]:
-    """Measure pairs of slices until PAIRS are undisturbed, and no more than ``most``; ``turn`` gets
-    the numbers of a side and of the pair."""
+def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[Slice]:
+    """Measure pairs of slices, each of ``turns``, until PAIRS are undisturbed, and no more than
+    ``most``; ``turn`` gets the number of a side."""
     slices: list[Slice] = []
     undisturbed = pair = 0
+    forth, back = range(sides), range(sides)[::-1]
+    orders = itertools.cycle([forth, back, back, forth])
     while undisturbed < PAIRS and pair < most:
-        order = list(range(sides))
-        pair_slices = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
+        taken: list[list[Turn]] = [[] for _ in range(sides)]
+        for order in itertools.islice(orders, turns):
+            for number in order:
+                taken[number].append(turn(number))
+        pair_slices = [Slice.of(pair, number, each) for number, each in enumerate(taken)]
         slices += pair_slices
         undisturbed += not any(each.disturbed for each in pair_slices)
         pair += 1
@@ -106,54 +154,50 @@ class Over(Exception):
 
 
 def run(
-    sides: list[Side], timeout: float, stop: Callable[[], bool], apart: bool = False
+    sides: list[Side],
+    seconds: float,
+    timeout: float,
+    stop: Callable[[], bool],
+    apart: bool = False,
 ) -> list[Slice]:
     """Measure ``sides`` in turn, end all their processes, and return the slices.
 
-    Returns none if a side failed; the side knows why. ``timeout``: seconds without a heartbeat
-    after which a rank counts as hung. Once ``stop()`` is true, all end. ``apart``: start each turn
-    anew, for sides that do not fit into memory together.
+    Returns none if a side failed; the side knows why. ``seconds``: of a turn; ``timeout``: those
+    without a heartbeat after which a rank counts as hung. Once ``stop()`` is true, all end.
+    ``apart``: start each turn anew, for sides that do not fit into memory together.
     """
     sides[0].log.write_text("", encoding="utf-8")
-    lead = _Lead(sides, timeout, stop)
+    lead = _Lead(sides, seconds, timeout, stop)
     with suppress(Over):
         return lead.apart() if apart else lead.together()
     return []
 
 
 class _Lead:
-    def __init__(self, sides: list[Side], timeout: float, stop: Callable[[], bool]):
-        self.sides, self.timeout, self.stop = sides, timeout, stop
+    def __init__(self, sides: list[Side], seconds: float, timeout: float, stop: Callable[[], bool]):
+        self.sides, self.seconds, self.timeout, self.stop = sides, seconds, timeout, stop
         self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
     def together(self) -> list[Slice]:
         """Measure sides that all run at once, the waiting ones stopped. Raises Over."""
         numbers = range(len(self.sides))
         with self._started(*numbers):
-            for number in numbers:
-                self._warm_up(number)
-            return interleaved(self._turn, len(self.sides), 2 * PAIRS)
+            steps, turns = warmed_up(self._turn, numbers, self.seconds)
+            for side, count in zip(self.sides, steps, strict=True):
+                side.steps, side.turns = count, turns
+            return interleaved(self._planned_turn, len(self.sides), turns, 2 * PAIRS)
 
     def apart(self) -> list[Slice]:
         """Measure with a separate run for each slice. Raises Over."""
 
-        def whole(number: int, pair: int) -> Slice:
+        def whole(number: int) -> Turn:
             with self._started(number):
-                self._warm_up(number)
-                return self._turn(number, pair)
+                (steps,), _ = warmed_up(self._turn, [number], SLICE_SECONDS)
+                self.sides[number].steps = steps
+                return self._planned_turn(number)
 
         # No more pairs: each costs two starts.
-        return interleaved(whole, len(self.sides), PAIRS)
-
-    def _warm_up(self, number: int) -> None:
-        """Warm a side up and set the number of steps of its slices."""
-        side = self.sides[number]
-
-        def turn(steps: int) -> Slice:
-            side.steps = steps
-            return self._turn(number, -1)
-
-        side.steps = warmed_up(turn)
+        return interleaved(whole, len(self.sides), 1, PAIRS)
 
     @contextmanager
     def _started(self, *numbers: int) -> Iterator[None]:
@@ -172,25 +216,26 @@ class _Lead:
         for side in sides:
             side.pids = {}
 
-    def _turn(self, number: int, pair: int) -> Slice:
+    def _planned_turn(self, number: int) -> Turn:
+        return self._turn(number, self.sides[number].steps)
+
+    def _turn(self, number: int, steps: int) -> Turn:
         side = self.sides[number]
         pids_by_node: dict[str, list[int]] = {}
         for other in self.sides:
             for node, pids in other.pids.items() if other is not side else ():
                 pids_by_node.setdefault(node, []).extend(pids)
-        self._tell(side, json.dumps({"steps": side.steps, "stop": pids_by_node}))
+        self._tell(side, json.dumps({"steps": steps, "stop": pids_by_node}))
         rows = self._lines_of(number)
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
         waited = [row["waited"] for row in nodes]
         joules = [row["joules"] for row in rows]
         side.peak_memory_mib = rows[0].get("peak_memory_mib")
-        return Slice(
-            pair,
-            number,
+        return Turn(
             rows[0]["samples"],
             max(row["seconds"] for row in rows if row["compared"]),
-            max(0.0, busy - own),
+            busy - own,
             sum(row["steal"] for row in nodes),
             None if None in waited else sum(waited),
             None if None in joules else sum(joules),

@@ -287,8 +287,9 @@ class Side(Record):
     """One side of a pair; older files have no memory."""
 
     steps: Whole | None = Field(
-        description="optimizer steps (of inference: batches) of a slice, as warm-up found them"
+        description="optimizer steps (of inference: batches) of a turn, as warm-up found them"
     )
+    turns: Whole = Field(1, description="of a slice; older files have one")
     environment: Environment
     peak_memory_mib: PeakMemory | None = Field(
         None, description="of the timed steps of all slices; null where predicting is timed"
@@ -296,7 +297,7 @@ class Side(Record):
 
 
 class Slice(Record):
-    """One turn of one side; older files have no joules."""
+    """The turns of one side in a pair, together; older files have no joules."""
 
     pair: Count = Field(description="from 0")
     side: Count = Field(description="in the cell's order")

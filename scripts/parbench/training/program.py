@@ -71,7 +71,7 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Steps:
     """What a program did in its turn: ``samples`` of all ranks, ``seconds`` of the slowest."""
 
     samples: float
@@ -213,17 +213,17 @@ class Program:
             if time.monotonic() > until:
                 self._fail_late()
 
-    def turn(self, steps: int) -> tuple[Turn, Load]:
+    def turn(self, steps: int) -> tuple[Steps, Load]:
         """Continue it, let it take ``steps`` and stop it; return what it did, and the load on this
         process's cores meanwhile, of which the program's is its own. Raises Misbehaved."""
         self.send(signal.SIGCONT)
         before, used = load.now(), self.seconds_used()
-        turn = self.take(steps)
+        taken = self.take(steps)
+        self.send(signal.SIGSTOP)  # at once: workers of a data loader would go on
         spent, used = load.now() - before, self.seconds_used() - used
-        self.send(signal.SIGSTOP)
-        return turn, replace(spent, own=spent.own + used)
+        return taken, replace(spent, own=spent.own + used)
 
-    def take(self, steps: int) -> Turn:
+    def take(self, steps: int) -> Steps:
         """Let it take ``steps`` timed steps, after an untimed one. Raises Misbehaved."""
         until = time.monotonic() + self.patience
         for rank in self.ranks.values():
@@ -245,7 +245,7 @@ class Program:
         samples = sum(one["samples"] for one in reports.values())
         if samples <= 0:
             raise Misbehaved(f"{self}: step(samples=0) throughout a turn; pass the step's samples")
-        return Turn(samples, max(one["seconds"] for one in reports.values()))
+        return Steps(samples, max(one["seconds"] for one in reports.values()))
 
     @property
     def spokesman(self) -> Rank:

@@ -170,7 +170,7 @@ class Judged:
 
     @property
     def disturbance(self) -> str:
-        """How many of the pairs of turns that it rests on were disturbed, if at least half; else
+        """How many of the pairs of slices that it rests on were disturbed, if at least half; else
         empty."""
         parts = [part for part in self.parts if not part.is_impossible]
         ratios = (ratio for part in parts for each in part.judged for ratio in each.ratios)

@@ -211,19 +211,19 @@ class Compared:
 
 
 def disturbance(compared: Iterable[Compared]) -> str:
-    """Say how many pairs of turns other programs disturbed; empty if none."""
+    """Say how many pairs of slices other programs disturbed; empty if none."""
     pairs, disturbed = _counted(compared)
-    return f"{disturbed} of {pairs} pairs of turns disturbed by other programs" * bool(disturbed)
+    return f"{disturbed} of {pairs} pairs of slices disturbed by other programs" * bool(disturbed)
 
 
 def mostly_disturbed(compared: Iterable[Compared]) -> bool:
-    """Return whether other programs disturbed at least half of the pairs of turns."""
+    """Return whether other programs disturbed at least half of the pairs of slices."""
     pairs, disturbed = _counted(compared)
     return bool(disturbed) and 2 * disturbed >= pairs
 
 
 def _counted(compared: Iterable[Compared]) -> tuple[int, int]:
-    """Return the numbers of pairs of turns and of disturbed ones."""
+    """Return the numbers of pairs of slices and of disturbed ones."""
     restarts = [restart for each in compared for restart in each.restarts]
     return sum(each.pairs for each in restarts), sum(each.disturbed for each in restarts)
 

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from parbench.launch import turns
-from parbench.launch.turns import PAIRS, Slice
+from parbench.launch.turns import PAIRS, Slice, Turn
 from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
@@ -129,20 +128,15 @@ def _restart(
 
 
 def _slices(sides: tuple[Program, Program]) -> list[Slice]:
-    steps = [
-        turns.warmed_up(partial(_turn, side, number, pair=-1)) for number, side in enumerate(sides)
-    ]
+    def turn(number: int, steps: int) -> Turn:
+        taken, spent = sides[number].turn(steps)
+        others = spent.busy - spent.own
+        return Turn(taken.samples, taken.seconds, others, spent.steal, spent.waited)
 
-    def turn(number: int, pair: int) -> Slice:
-        return _turn(sides[number], number, steps[number], pair)
-
-    return turns.interleaved(turn, len(sides), 2 * PAIRS)
-
-
-def _turn(side: Program, number: int, steps: int, pair: int) -> Slice:
-    turn, spent = side.turn(steps)
-    others = max(0.0, spent.busy - spent.own)
-    return Slice(pair, number, turn.samples, turn.seconds, others, spent.steal, spent.waited)
+    steps, count = turns.warmed_up(turn, range(len(sides)), turns.TURN_SECONDS)
+    return turns.interleaved(
+        lambda number: turn(number, steps[number]), len(sides), count, 2 * PAIRS
+    )
 
 
 def _value(
