@@ -19,7 +19,6 @@ from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path
 from parbench.launch import devices
 from parbench.training.program import Program
-from parbench.variables import STEADY
 from parbench.versus.measuring import compare
 from parbench.versus.page import Result
 
@@ -80,7 +79,7 @@ def main() -> None:
         Program(
             label,
             command,
-            STEADY | given,
+            given,
             folder / f"{side}.log",
             patience,
             patience_key=patience_key,

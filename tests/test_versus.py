@@ -21,7 +21,6 @@ from parbench.errors import ParbenchError
 from parbench.launch import turns
 from parbench.training import program
 from parbench.training.program import Misbehaved, Program
-from parbench.variables import STEADY
 from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 from parbench.versus.page import Result
@@ -130,7 +129,7 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     result = json.loads((tmp_path / "a folder/versus.json").read_text())
     (restart,) = result["restarts"]
     assert restart["of"] == "B beside A"
-    assert result["environment"] == STEADY | {"KEY": "a value"}
+    assert result["environment"] == {"KEY": "a value"}
     # One restart says nothing: no ratio, but what it takes.
     assert result["ratio"] is None
     assert "\nother beside <plain>: undecided: 1 restart, and 4 are the fewest" in done.stdout

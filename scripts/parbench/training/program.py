@@ -23,6 +23,7 @@ from parbench.errors import ParbenchError
 from parbench.measure import load
 from parbench.measure.load import Load
 from parbench.printable import log_line
+from parbench.variables import STEADY
 
 CLIENT = Path(__file__).with_name("client")
 HOW = "from parbench_turns import step, and step(samples=...) after each training step"
@@ -137,12 +138,13 @@ class Program:
 
     @property
     def _variables(self) -> dict[str, str]:
-        """The variables that it inherits and is given, its own PATH first of all."""
+        """The variables that it inherits and is given, its own PATH first of all; unless they say
+        otherwise, it keeps freed memory, as cells do."""
         inherited = {key: os.environ[key] for key in os.environ.keys() - set(self.hidden)}
         # Of the caller, before `make` entered parbench's own environment.
         if users_path := os.environ.get("PARBENCH_USERS_PATH"):
             inherited["PATH"] = users_path
-        return inherited | self.environment
+        return inherited | STEADY | self.environment
 
     @property
     def _program(self) -> str:
