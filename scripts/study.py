@@ -89,7 +89,10 @@ def _check_free(name: str, folder: Path) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Show a study as it would be run, without running anything. Raises ParbenchError."""
-    changes = {"studies": [options.study]}
+    named = options.study
+    if named in configuration.read(options.configfile)["studies"]:
+        named = str(places.study(named))  # a configfile may name it by its path
+    changes = {"studies": [named]}
     config = deployment.settle(configuration.read(options.configfile, changes))
     consistency.stated_claims()
     plan = expansion.plan(config, options.configfile, changes)

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path
 from parbench.launch import devices
 from parbench.training.program import Program
-from parbench.versus.measuring import compare
+from parbench.versus import record
+from parbench.versus.measuring import Measured, compare, is_decided
 from parbench.versus.page import Result
 
 
@@ -46,31 +48,93 @@ def variables(entries: list[str]) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in entries)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is compared: the commands, what to call them, where and with which variables they run,
+    the cores of both, where the result goes, and what is there of it."""
+
+    commands: tuple[str, str]
+    labels: tuple[str, str]
+    folder: Path
+    variables: dict[str, str]
+    cores: list[int]
+    out: Path
+    earlier: list[Measured]
+    minutes: float  # that the earlier restarts might take
+
+
+def begun(typed: argparse.Namespace) -> Asked:
+    """Return a comparison that begins."""
+    if None in (typed.a, typed.b):
+        raise ParbenchError("--a and --b are needed: the two commands; or --continue FOLDER")
+    default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
+    return Asked(
+        (typed.a, typed.b),
+        tuple(typed.label or "AB"),
+        Path(),
+        variables(typed.env or []),
+        cores_of(typed.cores),
+        typed.out or default,
+        [],
+        0.0,
+    )
+
+
+def continued(typed: argparse.Namespace) -> Asked:
+    """Return the comparison of --continue. Raises ParbenchError if it cannot go on here."""
+    kept, folder = record.read(typed.earlier), typed.earlier
+    for key in ("a", "b", "label", "cores", "env", "out"):
+        if getattr(typed, key) is not None:
+            raise ParbenchError(f"--{key}: {folder / record.NAME} says it; leave it out")
+    if kept.machine["fingerprint"] != machine.describe()["fingerprint"]:
+        raise ParbenchError(
+            f"--continue {folder}: was measured on another machine ({kept.machine['cpu']}, "
+            f"{kept.machine['cores']} cores); begin anew, without --continue"
+        )
+    for side in (kept.a, kept.b):
+        if record.side_of(side.label, side.command, Path(kept.folder)) != side:
+            raise ParbenchError(
+                f"--continue {folder}: a file of {side.label} ({side.command}) has changed since; "
+                "begin anew, without --continue"
+            )
+    return Asked(
+        (kept.a.command, kept.b.command),
+        (kept.a.label, kept.b.label),
+        Path(kept.folder),
+        kept.environment,
+        cores_of(",".join(map(str, kept.cores))),
+        folder,
+        kept.measured(),
+        kept.minutes,
+    )
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--a", required=True, metavar="COMMAND", help="the one, as typed")
-    parser.add_argument("--b", required=True, metavar="COMMAND", help="the other")
+    parser.add_argument("--a", metavar="COMMAND", help="the one, as typed")
+    parser.add_argument("--b", metavar="COMMAND", help="the other")
     parser.add_argument("--minutes", type=float, default=5, help="the most that it may take (5)")
-    parser.add_argument(
-        "--label", nargs=2, default=["A", "B"], metavar=("A", "B"), help="what to call them"
-    )
+    parser.add_argument("--label", nargs=2, metavar=("A", "B"), help="what to call them")
     parser.add_argument("--cores", metavar="0,1", help="of both; by default all")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="for both; repeatable"
-    )
+    parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="for both; repeatable")
     parser.add_argument(
         "--patience", type=float, default=600, help="seconds to a first step, or for a turn (600)"
     )
     parser.add_argument("--out", type=user_path, help="folder (results/versus/<date and time>)")
+    parser.add_argument(
+        "--continue",
+        type=user_path,
+        dest="earlier",
+        metavar="FOLDER",
+        help="add restarts to what versus wrote there, in place of --a and --b",
+    )
     arguments = parser.parse_args()
     for name in ("minutes", "patience"):
         if not 0 < getattr(arguments, name) < math.inf:
             raise ParbenchError(f"--{name} {getattr(arguments, name)}: must be more than 0")
-    default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
-    folder = arguments.out or default
-    cores, given = cores_of(arguments.cores), variables(arguments.env)
-    make_folder(folder)
+    asked = begun(arguments) if arguments.earlier is None else continued(arguments)
+    make_folder(asked.out)
     # Nothing is waited for longer than all may take.
     patience, patience_key = min(
         (60 * arguments.minutes, "--minutes"), (arguments.patience, "--patience")
@@ -79,22 +143,26 @@ def main() -> None:
         Program(
             label,
             command,
-            given,
-            folder / f"{side}.log",
+            asked.variables,
+            asked.out / f"{side}.log",
             patience,
+            folder=asked.folder,
             patience_key=patience_key,
         )
-        for label, command, side in zip(
-            arguments.label, (arguments.a, arguments.b), "ab", strict=True
-        )
+        for label, command, side in zip(asked.labels, asked.commands, "ab", strict=True)
     ]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both, too
-    with devices.whole(cores, "versus"):
-        os.sched_setaffinity(0, cores)  # both programs inherit it
-        found = compare(*programs, arguments.minutes, lambda line: print(line, flush=True))
-    result = Result(*programs, found, machine.describe(), cores, arguments.minutes)
-    page = result.write(folder)
+    with devices.whole(asked.cores, "versus"):
+        os.sched_setaffinity(0, asked.cores)  # both programs inherit it
+        found = compare(
+            *programs, arguments.minutes, lambda line: print(line, flush=True), asked.earlier
+        )
+    minutes = asked.minutes + arguments.minutes
+    result = Result(*programs, found, machine.describe(), asked.cores, minutes)
+    page = result.write(asked.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equal_sides.equality}\n{page}")
+    if not is_decided(found):
+        print(f"To add restarts: make versus ARGS=\"--continue '{asked.out}' --minutes 15\"")
 
 
 if __name__ == "__main__":

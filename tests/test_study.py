@@ -100,6 +100,9 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     small = tmp_path / "a paper/theirs-cpu.yaml"
     dry = workspace.snakemake("-n", "--config", f"studies=['{small}', quickstart]").stdout
     checked = workspace.run("scripts/study.py", "check", small).stdout
+    (tmp_path / "mine.yaml").write_text(f"studies: ['{small}']\n")
+    words = ["check", "theirs-cpu", "--configfile", tmp_path / "mine.yaml"]
+    assert workspace.run("scripts/study.py", *map(str, words)).stdout == checked
     assert "line 2, resnet50 eager on 1x A100, train_seconds 56.4 min: beside eager-1" in checked
     assert "scaled: epochs 2 instead of 10" in checked
     lines = [line.strip() for line in checked.splitlines()]

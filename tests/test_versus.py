@@ -83,10 +83,12 @@ while True:
 
 # The program, where a further restart always takes longer than is left.
 ONE_RESTART = """
-import versus
+import os, versus
+from parbench.launch import turns
 from parbench.versus import measuring
 
-measuring._longest = lambda found: 1e6
+turns.SLICE_SECONDS, turns.TURN_SECONDS = 0.02, 0.01
+measuring._longest = lambda found: 1e6 * (len(found) > int(os.environ.get("EARLIER", 0)))
 versus.main()
 """
 
@@ -142,6 +144,37 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert "other beside &lt;plain&gt;" in page
     assert "<plain>" not in page
     assert not [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(tmp_path)]
+
+
+def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
+    (tmp_path / "a.py").write_text(TRAINS)
+    side = shlex.join([sys.executable, "a.py"])
+    kept = tmp_path / "a folder"
+
+    def run(*words: object) -> subprocess.CompletedProcess:
+        variables = {"PARBENCH_LOCKS": str(tmp_path), "PYTHONPATH": str(ROOT / "scripts")}
+        return subprocess.run(
+            [sys.executable, "-c", ONE_RESTART, *map(str, words)],
+            cwd=tmp_path,
+            env=os.environ | variables | {"EARLIER": str(int("--continue" in words))},
+            capture_output=True,
+            text=True,
+        )
+
+    begun = run("--a", side, "--b", side, "--label", "one", "two", "--out", kept)
+    assert f"--continue '{kept}'" in begun.stdout
+    first = json.loads((kept / "versus.json").read_text())
+    assert run("--continue", kept).returncode == 0
+    both = json.loads((kept / "versus.json").read_text())
+    assert [each["of"] for each in both["restarts"]] == ["B beside A", "A beside itself"]
+    assert both["restarts"][0] == first["restarts"][0]
+    assert (both["b"], both["minutes"]) == (first["b"], 10)
+    assert "--a: " in run("--continue", kept, "--a", side).stderr
+    (tmp_path / "a.py").write_text(f"{TRAINS}\n")
+    assert "a file of one (" in run("--continue", kept).stderr
+    (kept / "versus.json").write_text("{}")
+    assert "the key 'schema_version' is missing" in run("--continue", kept).stderr
+    assert "has no versus.json" in run("--continue", tmp_path).stderr
 
 
 def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):

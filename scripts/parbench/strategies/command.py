@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,16 @@ from parbench.strategies import _base
 
 if TYPE_CHECKING:
     from parbench.software import Software
+
+
+def named_files(folder: Path, words: Iterable[str]) -> set[str]:
+    """Return the files that a command's words name, seen from ``folder``."""
+    return {word for word in words if (folder / word).is_file()}
+
+
+def digest_of(folder: Path, names: Iterable[str]) -> str:
+    """Return the digest of the files ``names`` of ``folder``."""
+    return digest({name: sha256_file(folder / name) for name in sorted(names)})
 
 
 class Strategy(_base.Strategy):
@@ -82,13 +92,13 @@ class Strategy(_base.Strategy):
                     f"{where}: options.files: there is no file {place / name}; correct it, or "
                     "leave it out"
                 )
-        names = {word for word in words if (place / word).is_file()} | set(options["files"])
+        names = named_files(place, words) | set(options["files"])
         if not names:
             raise ParbenchError(
                 f"{where}: options.command: {options['command']!r} names no file in {place}, so "
                 "that nothing tells when the program changes; say options.files"
             )
-        found = digest({name: sha256_file(place / name) for name in sorted(names)})
+        found = digest_of(place, names)
         if options["sha256"] not in ("", found):
             raise ParbenchError(
                 f"{where}: options.sha256: {options['sha256']} is stated, and that of "

@@ -13,7 +13,7 @@ import math
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,16 +37,23 @@ class Measured:
     slices: tuple[Slice, ...]
 
 
-def compare(a: Program, b: Program, minutes: float, told: Callable[[str], None]) -> list[Measured]:
-    """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up.
+def compare(
+    a: Program,
+    b: Program,
+    minutes: float,
+    told: Callable[[str], None],
+    earlier: Sequence[Measured] = (),
+) -> list[Measured]:
+    """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up;
+    return the ``earlier`` restarts and the new ones.
 
     ``told``: gets a line for each thing that begins or ends, and why there is no further one.
     Raises Misbehaved.
     """
     until = time.monotonic() + 60 * minutes
-    found: list[Measured] = []
+    found = list(earlier)
     other_a = replace(a, label=f"{a.label} again")
-    while True:
+    while not is_decided(found):
         checks = not _is_checked(found) and len(of(found, True).restarts) < len(
             of(found, False).restarts
         )
@@ -58,9 +65,8 @@ def compare(a: Program, b: Program, minutes: float, told: Callable[[str], None])
         measured = _restart(a, other_a if checks else b, number, checks, told)
         found.append(measured)
         told(f"  {_line(measured)}")
-        if _is_checked(found) and not of(found, False).series.undecided(EQUAL):
-            told("The verdict stands, and equal sides are checked: nothing more to measure")
-            return found
+    told("The verdict stands, and equal sides are checked: nothing more to measure")
+    return found
 
 
 def of(found: list[Measured], beside_itself: bool) -> Compared:
@@ -88,6 +94,11 @@ def _out_of_time(found: list[Measured], minutes: float) -> str:
     return (
         f"{told}; {fewest} such restarts take --minutes {math.ceil(fewest * _longest(found) / 60)}"
     )
+
+
+def is_decided(found: list[Measured]) -> bool:
+    """Return whether the verdict and that on equal sides stand."""
+    return _is_checked(found) and not of(found, False).series.undecided(EQUAL)
 
 
 def _is_checked(found: list[Measured]) -> bool:
@@ -124,7 +135,7 @@ def _restart(
     if swapped:
         slices = tuple(replace(turn, side=1 - turn.side) for turn in slices)
     finished = datetime.now(UTC)
-    return Measured(beside_itself, _value(number, slices, started, finished), slices)
+    return Measured(beside_itself, value_of(number, slices, started, finished), slices)
 
 
 def _slices(sides: tuple[Program, Program]) -> list[Slice]:
@@ -139,7 +150,7 @@ def _slices(sides: tuple[Program, Program]) -> list[Slice]:
     )
 
 
-def _value(
+def value_of(
     number: int, slices: tuple[Slice, ...], started: datetime, finished: datetime
 ) -> Restart:
     """Return the log of A's time for a sample over B's."""

@@ -11,6 +11,7 @@ from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.versus.measuring import KINDS, Measured, of
+from parbench.versus.record import NAME, Comparison, KeptRestart, KeptSlice, side_of
 
 
 @dataclass(frozen=True)
@@ -60,41 +61,43 @@ class Result:
                 told += ", but not firm: A beside itself is not shown to be equal"
         return "; ".join(filter(None, (told, pairs.disturbance([self.compared, self.equal_sides]))))
 
-    def json(self) -> dict:
-        """Return it for versus.json; seconds, samples, and ratios of A's time over B's."""
+    @property
+    def record(self) -> Comparison:
+        """It as versus.json keeps it."""
         series = self.compared.series
-        return {
-            "schema_version": 1,
-            "a": {"label": self.a.label, "command": self.a.command},
-            "b": {"label": self.b.label, "command": self.b.command},
-            "environment": self.a.environment,
-            "machine": self.machine,
-            "cores": self.cores,
-            "minutes": self.minutes,
-            "sentence": self.sentence,
-            "verdict": self.verdict,
-            "ratio": None if series.ci_low is None else series.mean,
-            "low": series.ci_low,
-            "high": series.ci_high,
-            "equal_sides": self.equal_sides.equality,
-            "restarts": [
-                {
-                    "of": KINDS[each.beside_itself],
-                    "ratio": series.shown(each.restart.value),
-                    "pairs": each.restart.pairs,
-                    "disturbed": each.restart.disturbed,
-                    "started": f"{each.restart.started:%FT%TZ}",
-                    "finished": f"{each.restart.finished:%FT%TZ}",
-                    "slices": [turn.json() for turn in each.slices],
-                }
+        return Comparison(
+            schema_version=2,
+            a=side_of(self.a.label, self.a.command, self.a.folder),
+            b=side_of(self.b.label, self.b.command, self.b.folder),
+            environment=self.a.environment,
+            folder=str(self.a.folder.absolute()),
+            machine=self.machine,
+            cores=self.cores,
+            minutes=self.minutes,
+            sentence=self.sentence,
+            verdict=self.verdict,
+            ratio=None if series.ci_low is None else series.mean,
+            low=series.ci_low,
+            high=series.ci_high,
+            equal_sides=self.equal_sides.equality,
+            restarts=[
+                KeptRestart(
+                    of=KINDS[each.beside_itself],
+                    ratio=series.shown(each.restart.value),
+                    pairs=each.restart.pairs,
+                    disturbed=each.restart.disturbed,
+                    started=f"{each.restart.started:%FT%TZ}",
+                    finished=f"{each.restart.finished:%FT%TZ}",
+                    slices=[KeptSlice(**one.json()) for one in each.slices],
+                )
                 for each in self.found
             ],
-        }
+        )
 
     def write(self, folder: Path) -> Path:
         """Write versus.json and versus.html into ``folder``; return the page's path."""
-        content = self.json()
-        write_json(folder / "versus.json", content)
+        content = self.record.model_dump()
+        write_json(folder / NAME, content)
         path = folder / "versus.html"
         write_atomically(path, page("versus.html.j2", content))
         return path

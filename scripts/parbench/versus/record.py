@@ -1,0 +1,108 @@
+"""versus.json: a comparison of two programs, as it is kept and gone on with."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json
+from parbench.launch.turns import Slice
+from parbench.plan.model import validated
+from parbench.runs.parts import Count, Moment, NotNegative, Positive, Record, Sha256, Whole
+from parbench.strategies.command import digest_of, named_files
+from parbench.versus.measuring import KINDS, Measured, value_of
+
+NAME = "versus.json"
+
+
+class Side(Record):
+    """One of the programs."""
+
+    label: str
+    command: str
+    sha256: Sha256 = Field(description="digest of the files that the command names")
+
+
+def side_of(label: str, command: str, folder: Path) -> Side:
+    """Return the record of a program that runs in ``folder``, with the digest of its files."""
+    sha256 = digest_of(folder, named_files(folder, shlex.split(command)))
+    return Side(label=label, command=command, sha256=sha256)
+
+
+class KeptSlice(Record):
+    """The turns of one side in a pair, together."""
+
+    pair: Count
+    side: Count = Field(description="0: the first of what the restart compares")
+    samples: Positive = Field(description="of all ranks")
+    seconds: Positive = Field(description="of the slowest rank")
+    others: NotNegative = Field(description="processor seconds of other programs on these cores")
+    steal: float = Field(description="seconds in which the machine below took these cores away")
+    waited: float | None = Field(description="seconds in which any program waited for a core")
+    joules: None = Field(description="not read")
+    disturbed: bool
+
+    def slice(self) -> Slice:
+        """Return it as measured."""
+        return Slice(**self.model_dump(exclude={"disturbed"}))
+
+
+class KeptRestart(Record):
+    """One restart."""
+
+    of: Literal["B beside A", "A beside itself"]
+    ratio: Positive = Field(description="A's time for a sample over the other's")
+    pairs: Whole
+    disturbed: Count = Field(description="pairs")
+    started: Moment
+    finished: Moment
+    slices: list[KeptSlice]
+
+
+class Comparison(Record):
+    """All of versus.json."""
+
+    schema_version: Literal[2]
+    a: Side
+    b: Side
+    environment: dict[str, str] = Field(description="variables added to that of both")
+    folder: str = Field(description="where both run")
+    machine: dict[str, Any]
+    cores: list[Count]
+    minutes: Positive = Field(description="the most that it might take, of all runs")
+    sentence: str
+    verdict: str
+    ratio: Positive | None = Field(description="A's time over B's; null before four restarts")
+    low: Positive | None
+    high: Positive | None
+    equal_sides: str
+    restarts: list[KeptRestart]
+
+    def measured(self) -> list[Measured]:
+        """Return its restarts, as measured."""
+        found: list[Measured] = []
+        for one in self.restarts:
+            checks = one.of == KINDS[True]
+            number = sum(each.beside_itself == checks for each in found)
+            slices = tuple(each.slice() for each in one.slices)
+            ends = map(datetime.fromisoformat, (one.started, one.finished))
+            found.append(Measured(checks, value_of(number, slices, *ends), slices))
+        return found
+
+
+def read(folder: Path) -> Comparison:
+    """Return what ``folder`` keeps. Raises ParbenchError."""
+    path = folder / NAME
+    if not path.is_file():
+        raise ParbenchError(f"--continue {folder}: has no {NAME}; name a folder that versus wrote")
+    begin_anew = "begin anew, without --continue"
+    try:
+        return validated(Comparison, read_json(path, begin_anew), str(path))
+    except ParbenchError as error:
+        said = str(error)
+        raise ParbenchError(said if begin_anew in said else f"{said}; {begin_anew}") from None
