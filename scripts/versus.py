@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from parbench import machine
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path
 from parbench.launch import devices
+from parbench.runs.parts import Machine
 from parbench.training.program import Program
 from parbench.versus import record
-from parbench.versus.measuring import Measured, compare, is_decided
+from parbench.versus.measuring import compare, is_decided, minutes_left
 from parbench.versus.page import Result
+from parbench.versus.record import Comparison, Side
 
 
 def cores_of(text: str | None) -> list[int]:
@@ -51,7 +54,7 @@ def variables(entries: list[str]) -> dict[str, str]:
 @dataclass(frozen=True)
 class Asked:
     """What is compared: the commands, what to call them, where and with which variables they run,
-    the cores of both, where the result goes, and what is there of it."""
+    the cores of both, and where the result goes."""
 
     commands: tuple[str, str]
     labels: tuple[str, str]
@@ -59,8 +62,6 @@ class Asked:
     variables: dict[str, str]
     cores: list[int]
     out: Path
-    earlier: list[Measured]
-    minutes: float  # that the earlier restarts might take
 
 
 def begun(typed: argparse.Namespace) -> Asked:
@@ -71,12 +72,10 @@ def begun(typed: argparse.Namespace) -> Asked:
     return Asked(
         (typed.a, typed.b),
         tuple(typed.label or "AB"),
-        Path(),
+        Path.cwd(),
         variables(typed.env or []),
         cores_of(typed.cores),
         typed.out or default,
-        [],
-        0.0,
     )
 
 
@@ -86,27 +85,39 @@ def continued(typed: argparse.Namespace) -> Asked:
     for key in ("a", "b", "label", "cores", "env", "out"):
         if getattr(typed, key) is not None:
             raise ParbenchError(f"--{key}: {folder / record.NAME} says it; leave it out")
-    if kept.machine["fingerprint"] != machine.describe()["fingerprint"]:
+    lacking = set(kept.cores) - set(machine.usable_cores())
+    if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
         raise ParbenchError(
-            f"--continue {folder}: was measured on another machine ({kept.machine['cpu']}, "
-            f"{kept.machine['cores']} cores); begin anew, without --continue"
+            f"--continue {folder}: was measured on another machine, or on cores that this process "
+            f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); begin "
+            "anew, without --continue"
         )
-    for side in (kept.a, kept.b):
-        if record.side_of(side.label, side.command, Path(kept.folder)) != side:
-            raise ParbenchError(
-                f"--continue {folder}: a file of {side.label} ({side.command}) has changed since; "
-                "begin anew, without --continue"
-            )
+    if not Path(kept.folder).is_dir():
+        raise ParbenchError(
+            f"--continue {folder}: its programs ran in {kept.folder}, which is no folder now; "
+            "bring it back, or begin anew, without --continue"
+        )
     return Asked(
         (kept.a.command, kept.b.command),
         (kept.a.label, kept.b.label),
         Path(kept.folder),
         kept.environment,
-        cores_of(",".join(map(str, kept.cores))),
+        kept.cores,
         folder,
-        kept.measured(),
-        kept.minutes,
     )
+
+
+def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
+    """Return what ``folder`` holds, measured of these very ``sides``. Raises ParbenchError."""
+    kept = record.read(folder)
+    for now, then in zip(sides, (kept.a, kept.b), strict=True):
+        if now != then:
+            raise ParbenchError(
+                f"--continue {folder}: {then.label} ({then.command}) is another one than then: "
+                f"a file that the command names has changed, or it ran {then.path} and would run "
+                f"{now.path}; begin anew, without --continue"
+            )
+    return kept
 
 
 def main() -> None:
@@ -134,7 +145,6 @@ def main() -> None:
         if not 0 < getattr(arguments, name) < math.inf:
             raise ParbenchError(f"--{name} {getattr(arguments, name)}: must be more than 0")
     asked = begun(arguments) if arguments.earlier is None else continued(arguments)
-    make_folder(asked.out)
     # Nothing is waited for longer than all may take.
     patience, patience_key = min(
         (60 * arguments.minutes, "--minutes"), (arguments.patience, "--patience")
@@ -151,18 +161,27 @@ def main() -> None:
         )
         for label, command, side in zip(asked.labels, asked.commands, "ab", strict=True)
     ]
+    a, b = map(record.side_of, programs)
+    make_folder(asked.out)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both, too
     with devices.whole(asked.cores, "versus"):
+        # Not before: another one may have added restarts while this one waited.
+        kept = None if arguments.earlier is None else earlier_of(asked.out, (a, b))
+        earlier, minutes = (kept.measured(), kept.minutes) if kept else ([], 0.0)
         os.sched_setaffinity(0, asked.cores)  # both programs inherit it
-        found = compare(
-            *programs, arguments.minutes, lambda line: print(line, flush=True), asked.earlier
-        )
-    minutes = asked.minutes + arguments.minutes
-    result = Result(*programs, found, machine.describe(), asked.cores, minutes)
+        found = compare(*programs, arguments.minutes, lambda line: print(line, flush=True), earlier)
+    if len(found) > len(earlier):
+        minutes += arguments.minutes
+    result = Result(
+        *(a, b, asked.variables, str(asked.folder), found),
+        *(Machine(**machine.describe()), asked.cores, minutes),
+    )
     page = result.write(asked.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equal_sides.equality}\n{page}")
     if not is_decided(found):
-        print(f"To add restarts: make versus ARGS=\"--continue '{asked.out}' --minutes 15\"")
+        more = max(15, minutes_left(found, found))
+        words = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
+        print(f'To add restarts: make versus ARGS="{words}"')
 
 
 if __name__ == "__main__":

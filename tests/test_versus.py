@@ -19,14 +19,17 @@ import training
 from parbench.data import dataset
 from parbench.errors import ParbenchError
 from parbench.launch import turns
+from parbench.runs.parts import Machine
 from parbench.training import program
 from parbench.training.program import Misbehaved, Program
 from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 from parbench.versus.page import Result
+from parbench.versus.record import side_of
 from require import require_package
 from workspace import ROOT
 
+MACHINE = Machine(fingerprint="0")
 TRAINS = """
 import sys
 from parbench_turns import step
@@ -136,7 +139,8 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert result["ratio"] is None
     assert "\nother beside <plain>: undecided: 1 restart, and 4 are the fewest" in done.stdout
     assert (
-        "which is more than is left of --minutes 5; 8 such restarts take --minutes " in done.stdout
+        "which is more than is left of --minutes 5; the 8 restarts that decide take --minutes "
+        in done.stdout
     )
     assert "waits for the first step of <plain>" in done.stdout
     assert "A beside itself: not checked" in done.stdout
@@ -171,9 +175,10 @@ def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
     assert (both["b"], both["minutes"]) == (first["b"], 10)
     assert "--a: " in run("--continue", kept, "--a", side).stderr
     (tmp_path / "a.py").write_text(f"{TRAINS}\n")
-    assert "a file of one (" in run("--continue", kept).stderr
+    assert "one (" in (changed := run("--continue", kept).stderr)
+    assert "is another one than then: a file that the command names has changed" in changed
     (kept / "versus.json").write_text("{}")
-    assert "the key 'schema_version' is missing" in run("--continue", kept).stderr
+    assert "is of another version of parbench; begin anew" in run("--continue", kept).stderr
     assert "has no versus.json" in run("--continue", tmp_path).stderr
 
 
@@ -181,7 +186,7 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     monkeypatch.setattr(turns.Slice, "disturbed", True)
     a, b = make(TRAINS), make(TRAINS, label="B")
     found = [once(a, b)]
-    result = Result(a, b, found, {}, [0], 1.0)
+    result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
     pairs = found[0].restart.pairs
     disturbed = f"{pairs} of {pairs} pairs of slices disturbed by other programs"
     assert result.sentence.endswith(f"4 are the fewest; {disturbed}")
@@ -199,7 +204,8 @@ def test_a_verdict_without_equal_sides_is_not_firm(make, spread, firm):
         return [measuring.Measured(beside_itself, each, ()) for each in restarts]
 
     found = measured(False, [0.199, 0.201] * 2) + measured(True, [-spread, spread] * 2)
-    sentence = Result(make(TRAINS), make(TRAINS, label="B"), found, {}, [0], 1.0).sentence
+    a, b = side_of(make(TRAINS)), side_of(make(TRAINS, label="B"))
+    sentence = Result(a, b, {}, ".", found, MACHINE, [0], 1.0).sentence
     assert sentence.startswith("B is 1.221 times as fast as A [")
     assert (": faster" in sentence, "not firm" in sentence) == (True, not firm)
 

@@ -49,7 +49,7 @@ PREFIXES += ("MALLOC_",)  # memory would be allocated otherwise
 # glibc keeps freed memory. By default it gives some back to the kernel after each step, or does
 # not, as the first allocations of a process happen to lie: one start of a loop is faster than
 # another (docs/verdicts.md).
-STEADY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+STEADY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 # Of a site's own Spark: kept where a cell uses that cluster, as YARN's does.
 OF_SITES_SPARK = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_HOME", "HADOOP_CLASSPATH"),

@@ -127,7 +127,9 @@ def warmed_up(
         steps = math.ceil(SLICE_SECONDS / turn(side, 1).seconds)
         seconds_of_step.append(turn(side, steps).seconds / steps)
     length = max(seconds, *seconds_of_step)
-    return [math.ceil(length / each) for each in seconds_of_step], math.ceil(SLICE_SECONDS / length)
+    return [math.ceil(length / each) for each in seconds_of_step], max(
+        1, round(SLICE_SECONDS / length)
+    )
 
 
 def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[Slice]:

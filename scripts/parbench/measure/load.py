@@ -29,6 +29,11 @@ class Load:
             self.busy - earlier.busy, self.steal - earlier.steal, waited, self.own - earlier.own
         )
 
+    def times(self, share: float) -> Load:
+        """Return this share of it."""
+        waited = None if self.waited is None else share * self.waited
+        return Load(share * self.busy, share * self.steal, waited, share * self.own)
+
 
 def now(helpers: Iterable[int] = ()) -> Load:
     """Return the load so far on the cores that the launcher locked, or that this process may use.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 def named_files(folder: Path, words: Iterable[str]) -> set[str]:
     """Return the files that a command's words name, seen from ``folder``."""
-    return {word for word in words if (folder / word).is_file()}
+    # os.path, since a word may be too long for a path.
+    return {word for word in words if os.path.isfile(os.path.join(folder, word))}
 
 
 def digest_of(folder: Path, names: Iterable[str]) -> str:

@@ -144,10 +144,12 @@ class Program:
         # Of the caller, before `make` entered parbench's own environment.
         if users_path := os.environ.get("PARBENCH_USERS_PATH"):
             inherited["PATH"] = users_path
-        return inherited | STEADY | self.environment
+        given = inherited | STEADY | self.environment
+        # An empty value would be 0.
+        return {key: value for key, value in given.items() if value or key not in STEADY}
 
     @property
-    def _program(self) -> str:
+    def path(self) -> str:
         """The path of what its first word runs."""
         word = self.words[0]
         return shutil.which(word, path=self._variables.get("PATH")) or word
@@ -219,11 +221,14 @@ class Program:
         """Continue it, let it take ``steps`` and stop it; return what it did, and the load on this
         process's cores meanwhile, of which the program's is its own. Raises Misbehaved."""
         self.send(signal.SIGCONT)
+        began = time.perf_counter()
         before, used = load.now(), self.seconds_used()
         taken = self.take(steps)
         self.send(signal.SIGSTOP)  # at once: workers of a data loader would go on
         spent, used = load.now() - before, self.seconds_used() - used
-        return taken, replace(spent, own=spent.own + used)
+        # Of the timed steps, which are a share of these seconds.
+        share = min(1.0, taken.seconds / (time.perf_counter() - began))
+        return taken, replace(spent, own=spent.own + used).times(share)
 
     def take(self, steps: int) -> Steps:
         """Let it take ``steps`` timed steps, after an untimed one. Raises Misbehaved."""
@@ -322,9 +327,7 @@ class Program:
             how = "one of its ranks ended"
         elif status < 0:
             how = f"was ended by {signal.Signals(-status).name}"
-        raise Misbehaved(
-            f"{self}: {how} after {self._done()}; ran {self._program}{self._last_lines()}"
-        )
+        raise Misbehaved(f"{self}: {how} after {self._done()}; ran {self.path}{self._last_lines()}")
 
     def _fail_late(self) -> None:
         if not self.ranks:

@@ -1,9 +1,9 @@
 """Compare two programs in turns, restart by restart, until they are told apart (docs/verdicts.md).
 
-As in a study's pairs: in each restart both are started anew and take turns of about a second, the
-other one stopped meanwhile. In every second restart the first one runs beside itself (A/A), until
-equal sides are shown to be equal, or not to be. Of two programs that are equal, the one that is
-started later and has the second turn can come out faster; they change places from one restart to
+As in a study's pairs: in each restart both are started anew and take turns of a tenth of a second,
+the other one stopped meanwhile. In every second restart the first one runs beside itself (A/A),
+until equal sides are shown to be equal, or not to be. Of two programs that are equal, the one that
+is started later and has the second turn can come out faster; they change places from one restart to
 the next, so that this cancels.
 """
 
@@ -25,6 +25,7 @@ from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
 from parbench.verdicts.words import FEWEST
 
+RESTARTS = 2 * FEWEST  # the fewest that decide: of B, each with its A/A
 KINDS = {False: "B beside A", True: "A beside itself"}
 
 
@@ -88,17 +89,21 @@ def _out_of_time(found: list[Measured], minutes: float) -> str:
         f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
         f"left of --minutes {minutes:g}"
     )
-    fewest = 2 * FEWEST  # each restart of B and its A/A
-    if len(found) >= fewest:
+    if len(found) >= RESTARTS:
         return told
-    return (
-        f"{told}; {fewest} such restarts take --minutes {math.ceil(fewest * _longest(found) / 60)}"
-    )
+    return f"{told}; the {RESTARTS} restarts that decide take --minutes {minutes_left([], found)}"
+
+
+def minutes_left(found: list[Measured], like: list[Measured]) -> int:
+    """Return how many minutes the fewest restarts that can decide take beside those ``found``, at
+    least one, each as long as the longest of ``like``."""
+    return math.ceil(max(1, RESTARTS - len(found)) * _longest(like) / 60)
 
 
 def is_decided(found: list[Measured]) -> bool:
-    """Return whether the verdict and that on equal sides stand."""
-    return _is_checked(found) and not of(found, False).series.undecided(EQUAL)
+    """Return whether the verdict and that on equal sides stand, or equal sides differ."""
+    equal = of(found, True)
+    return equal.biased or (equal.is_equal and not of(found, False).series.undecided(EQUAL))
 
 
 def _is_checked(found: list[Measured]) -> bool:

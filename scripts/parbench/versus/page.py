@@ -7,21 +7,24 @@ from pathlib import Path
 
 from parbench.files import write_atomically, write_json
 from parbench.reporting.render import page
-from parbench.training.program import Program
+from parbench.runs.parts import Machine
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.versus.measuring import KINDS, Measured, of
-from parbench.versus.record import NAME, Comparison, KeptRestart, KeptSlice, side_of
+from parbench.versus.record import NAME, VERSION, Comparison, KeptRestart, KeptSlice, Side
 
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison of program ``b`` with ``a``: its restarts, the machine and the cores used."""
+    """A comparison of program ``b`` with ``a``: variables added to those of both, where they run,
+    the restarts, the machine and the cores used."""
 
-    a: Program
-    b: Program
+    a: Side
+    b: Side
+    environment: dict[str, str]
+    folder: str
     found: list[Measured]
-    machine: dict
+    machine: Machine
     cores: list[int]
     minutes: float
 
@@ -66,11 +69,11 @@ class Result:
         """It as versus.json keeps it."""
         series = self.compared.series
         return Comparison(
-            schema_version=2,
-            a=side_of(self.a.label, self.a.command, self.a.folder),
-            b=side_of(self.b.label, self.b.command, self.b.folder),
-            environment=self.a.environment,
-            folder=str(self.a.folder.absolute()),
+            schema_version=VERSION,
+            a=self.a,
+            b=self.b,
+            environment=self.environment,
+            folder=self.folder,
             machine=self.machine,
             cores=self.cores,
             minutes=self.minutes,

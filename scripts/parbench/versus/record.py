@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,11 +12,13 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.launch.turns import Slice
 from parbench.plan.model import validated
-from parbench.runs.parts import Count, Moment, NotNegative, Positive, Record, Sha256, Whole
+from parbench.runs.parts import Count, Machine, Moment, NotNegative, Positive, Record, Sha256, Whole
 from parbench.strategies.command import digest_of, named_files
+from parbench.training.program import Program
 from parbench.versus.measuring import KINDS, Measured, value_of
 
 NAME = "versus.json"
+VERSION = 2
 
 
 class Side(Record):
@@ -25,13 +26,20 @@ class Side(Record):
 
     label: str
     command: str
-    sha256: Sha256 = Field(description="digest of the files that the command names")
+    path: str = Field(description="of what its first word runs")
+    sha256: Sha256 = Field(description="digest of the files that the command names, as it began")
 
 
-def side_of(label: str, command: str, folder: Path) -> Side:
-    """Return the record of a program that runs in ``folder``, with the digest of its files."""
-    sha256 = digest_of(folder, named_files(folder, shlex.split(command)))
-    return Side(label=label, command=command, sha256=sha256)
+def side_of(program: Program) -> Side:
+    """Return the record of ``program``, with the digest of its files as they are now. Raises
+    ParbenchError for a command without words, or whose quotes do not end."""
+    names = named_files(program.folder, program.words)
+    return Side(
+        label=program.label,
+        command=program.command,
+        path=program.path,
+        sha256=digest_of(program.folder, names),
+    )
 
 
 class KeptSlice(Record):
@@ -72,7 +80,7 @@ class Comparison(Record):
     b: Side
     environment: dict[str, str] = Field(description="variables added to that of both")
     folder: str = Field(description="where both run")
-    machine: dict[str, Any]
+    machine: Machine
     cores: list[Count]
     minutes: Positive = Field(description="the most that it might take, of all runs")
     sentence: str
@@ -100,9 +108,11 @@ def read(folder: Path) -> Comparison:
     path = folder / NAME
     if not path.is_file():
         raise ParbenchError(f"--continue {folder}: has no {NAME}; name a folder that versus wrote")
-    begin_anew = "begin anew, without --continue"
+    anew = "begin anew, without --continue"
+    content = read_json(path, anew)
+    if not isinstance(content, dict) or content.get("schema_version") != VERSION:
+        raise ParbenchError(f"{path}: is of another version of parbench; {anew}")
     try:
-        return validated(Comparison, read_json(path, begin_anew), str(path))
+        return validated(Comparison, content, str(path))
     except ParbenchError as error:
-        said = str(error)
-        raise ParbenchError(said if begin_anew in said else f"{said}; {begin_anew}") from None
+        raise ParbenchError(f"{error}; or {anew}") from None
