@@ -233,6 +233,17 @@ def test_a_side_is_stopped_with_its_helpers_while_the_other_has_its_turn(make, t
     assert int.from_bytes(counts.read_bytes(), "little") > 0
 
 
+def test_an_empty_value_takes_back_what_versus_sets(make):
+    """Given as it is, it would be 0."""
+    set_there = (
+        'import os\nassert {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_"} - {*os.environ} == '
+    )
+    usual = make(f"{set_there}set()\n{TRAINS}")
+    own = make(f'{set_there}{{"MALLOC_TRIM_THRESHOLD_"}}\n{TRAINS}', label="B")
+    own.environment["MALLOC_TRIM_THRESHOLD_"] = ""
+    once(usual, own)
+
+
 def test_samples_of_all_ranks_count(make):
     found = once(make(TWO_RANKS), make(TRAINS, label="B"))
     samples = {side: {t.samples for t in found.slices if t.side == side} for side in (0, 1)}
