@@ -103,12 +103,12 @@ def _values(measured: Measured, lacking: Mapping[str, str]) -> Iterator[str]:
         (group, {row.line for row in measured.source.selected(group)})
         for group in measured.groups.values()
     ]
-    unselected = []
+    unselected, told = [], {}
     for row in measured.source.rows:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
         beside = [
-            f"{_beside(measured, group, row)}{_lack(lacking, group)}"
+            f"{_beside(measured, group, row, told)}{_lack(lacking, group)}"
             for group, lines in selected
             if row.line in lines
         ]
@@ -132,8 +132,11 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' * (len(numbers) > 1)} {', '.join(words_of_runs)}"
 
 
-def _beside(measured: Measured, group: Group, row: Published) -> str:
-    """Return how the value of ``row`` will stand beside a group that selects it."""
+def _beside(measured: Measured, group: Group, row: Published, told: dict[str, int]) -> str:
+    """Return how the value of ``row`` will stand beside a group that selects it.
+
+    ``told``: the first line with each reason, which the next ones refer to.
+    """
     name = METRIC_ALIASES.get(row.metric, row.metric)
     metric = operator_metric(name) if is_operator(name) else METRICS.get(name)
     if metric is None:
@@ -144,7 +147,11 @@ def _beside(measured: Measured, group: Group, row: Published) -> str:
     published, why = measured.published(metric, group)
     verdict = measured.verdict(metric, group, Series({}), published)
     if verdict.word in words.UNJUDGED:
-        return f"beside {who}, {verdict.word}: {'; '.join(filter(None, [*verdict.reasons, why]))}"
+        reasons = "; ".join(filter(None, [*verdict.reasons, why]))
+        first = told.setdefault(reasons, row.line)
+        return (
+            f"beside {who}, {verdict.word}: {reasons if first == row.line else f'as line {first}'}"
+        )
     return f"compared with {who}"
 
 
