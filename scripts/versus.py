@@ -64,26 +64,26 @@ class Asked:
     out: Path
 
 
-def begun(typed: argparse.Namespace) -> Asked:
+def begun(arguments: argparse.Namespace) -> Asked:
     """Return a comparison that begins."""
-    if None in (typed.a, typed.b):
+    if None in (arguments.a, arguments.b):
         raise ParbenchError("--a and --b are needed: the two commands; or --continue FOLDER")
     default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
     return Asked(
-        (typed.a, typed.b),
-        tuple(typed.label or "AB"),
+        (arguments.a, arguments.b),
+        tuple(arguments.label or "AB"),
         Path.cwd(),
-        variables(typed.env or []),
-        cores_of(typed.cores),
-        typed.out or default,
+        variables(arguments.env or []),
+        cores_of(arguments.cores),
+        arguments.out or default,
     )
 
 
-def continued(typed: argparse.Namespace) -> Asked:
+def continued(arguments: argparse.Namespace) -> Asked:
     """Return the comparison of --continue. Raises ParbenchError if it cannot go on here."""
-    kept, folder = record.read(typed.earlier), typed.earlier
+    kept, folder = record.read(arguments.earlier), arguments.earlier
     for key in ("a", "b", "label", "cores", "env", "out"):
-        if getattr(typed, key) is not None:
+        if getattr(arguments, key) is not None:
             raise ParbenchError(f"--{key}: {folder / record.NAME} says it; leave it out")
     lacking = set(kept.cores) - set(machine.usable_cores())
     if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
@@ -120,8 +120,8 @@ def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
     return kept
 
 
-def main() -> None:
-    """Run the command line."""
+def typed() -> argparse.Namespace:
+    """Return the arguments of the command line. Raises ParbenchError."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--a", metavar="COMMAND", help="the one, as typed")
     parser.add_argument("--b", metavar="COMMAND", help="the other")
@@ -144,6 +144,12 @@ def main() -> None:
     for name in ("minutes", "patience"):
         if not 0 < getattr(arguments, name) < math.inf:
             raise ParbenchError(f"--{name} {getattr(arguments, name)}: must be more than 0")
+    return arguments
+
+
+def main() -> None:
+    """Run the command line."""
+    arguments = typed()
     asked = begun(arguments) if arguments.earlier is None else continued(arguments)
     # Nothing is waited for longer than all may take.
     patience, patience_key = min(

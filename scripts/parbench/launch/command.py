@@ -167,16 +167,14 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     count = cell.hardware.threads
     if cell.hardware.device == "cuda":  # beside which there may be fewer cores
         count = max(1, min(count, len(lent.cores) // strategies.of(cell).ranks_per_node))
-    variables = (
-        dict.fromkeys(threads, str(count))
-        | STEADY
-        | {
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
-            "PYTHONHASHSEED": "0",
-            "PARBENCH_CORES": ",".join(lent.cores),
-        }
-    )
+    variables = {
+        **dict.fromkeys(threads, str(count)),
+        **STEADY,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
+        "PYTHONHASHSEED": "0",
+        "PARBENCH_CORES": ",".join(lent.cores),
+    }
     if cell.hardware.device == "cuda":  # how a site's network is used, also in images
         variables |= {k: value for k, value in os.environ.items() if k.startswith("NCCL_")}
     if cell.hardware.nodes == 1:

@@ -140,11 +140,11 @@ def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) 
     forth, back = range(sides), range(sides)[::-1]
     orders = itertools.cycle([forth, back, back, forth])
     while undisturbed < PAIRS and pair < most:
-        taken: list[list[Turn]] = [[] for _ in range(sides)]
+        taken: dict[int, list[Turn]] = {}  # in the order of the first turns
         for order in itertools.islice(orders, turns):
             for number in order:
-                taken[number].append(turn(number))
-        pair_slices = [Slice.of(pair, number, each) for number, each in enumerate(taken)]
+                taken.setdefault(number, []).append(turn(number))
+        pair_slices = [Slice.of(pair, number, each) for number, each in taken.items()]
         slices += pair_slices
         undisturbed += not any(each.disturbed for each in pair_slices)
         pair += 1

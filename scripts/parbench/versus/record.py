@@ -12,7 +12,8 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.launch.turns import Slice
 from parbench.plan.model import validated
-from parbench.runs.parts import Count, Machine, Moment, NotNegative, Positive, Record, Sha256, Whole
+from parbench.runs import parts
+from parbench.runs.parts import Count, Machine, Moment, Positive, Record, Sha256, Whole
 from parbench.strategies.command import digest_of, named_files
 from parbench.training.program import Program
 from parbench.versus.measuring import KINDS, Measured, value_of
@@ -42,18 +43,10 @@ def side_of(program: Program) -> Side:
     )
 
 
-class KeptSlice(Record):
-    """The turns of one side in a pair, together."""
+class KeptSlice(parts.Slice):
+    """The turns of one side in a pair, together; a program's samples may be shares."""
 
-    pair: Count
-    side: Count = Field(description="0: the first of what the restart compares")
     samples: Positive = Field(description="of all ranks")
-    seconds: Positive = Field(description="of the slowest rank")
-    others: NotNegative = Field(description="processor seconds of other programs on these cores")
-    steal: float = Field(description="seconds in which the machine below took these cores away")
-    waited: float | None = Field(description="seconds in which any program waited for a core")
-    joules: None = Field(description="not read")
-    disturbed: bool
 
     def slice(self) -> Slice:
         """Return it as measured."""
