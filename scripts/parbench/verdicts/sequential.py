@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtr  # scipy.stats takes two seconds to import
+from scipy import optimize, stats
 
 from parbench.verdicts.words import FEWEST, TOO_CLOSE, UNDECIDED, too_few
 
@@ -59,18 +59,9 @@ def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
 @cache
 def _b(alpha: float) -> float:
     """Return the constant b of `k`, set at the first look to keep the error within ``alpha``."""
-    freedom = FEWEST - 1  # degrees of Student's t
-
-    def density(a: float) -> float:
-        of_zero = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-        of_zero /= math.sqrt(freedom * math.pi)
-        return of_zero * (1 + a**2 / freedom) ** (-(freedom + 1) / 2)
-
-    low, high = 0.0, 1e6
-    while low < (a := (low + high) / 2) < high:
-        error = 2 * (stdtr(freedom, -a) + a * density(a))
-        low, high = (a, high) if error > alpha else (low, a)
-    return (1 + high**2 / freedom) ** FEWEST / FEWEST
+    t = stats.t(FEWEST - 1)
+    a = optimize.brentq(lambda a: 2 * (t.sf(a) + a * t.pdf(a)) - alpha, 0, 1e6)
+    return (1 + a**2 / (FEWEST - 1)) ** FEWEST / FEWEST
 
 
 def interval(
