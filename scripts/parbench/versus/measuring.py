@@ -66,7 +66,9 @@ def compare(
         measured = _restart(a, other_a if checks else b, number, checks, told)
         found.append(measured)
         told(f"  {_line(measured)}")
-    told("The verdict stands, and equal sides are checked: nothing more to measure")
+    differ = of(found, True).biased
+    why = "Equal sides differ" if differ else "The verdict stands, and equal sides are checked"
+    told(f"{why}: nothing more to measure")
     return found
 
 
