@@ -46,7 +46,7 @@ ifneq ($(MINUTES),)
 report measure: .python
 	@"$(PYTHON)" -E scripts/within.py --minutes "$(MINUTES)" -- "$(MAKE)" $@ MINUTES=
 else
-report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long, waiting included; the report comes when all is done
+report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long, waiting included, then reports/unfinished.html has what is done
 	@$(ENTER) -- python scripts/prepare.py $(ARGS)
 	@export PARBENCH_CLOSING=make; $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)

@@ -36,7 +36,9 @@ def run(command: list[str], minutes: float) -> int:
     # Before it starts: a program that a shell starts with `&` ignores SIGINT, and so would this.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
-    process = subprocess.Popen(command, process_group=0)
+    # make measure wants no report.
+    wanted = {"PARBENCH_REPORT_WHEN_STOPPED": "1"} if "report" in command else {}
+    process = subprocess.Popen(command, process_group=0, env=os.environ | wanted)
     started.append(process)
     try:
         return process.wait(60 * minutes)
@@ -44,8 +46,7 @@ def run(command: list[str], minutes: float) -> int:
         say(f"{minutes:g} minutes are over; running cells write a checkpoint and end")
         forward(signal.SIGINT, None)
         process.wait()
-    told = f"{done(begun)}; the same command goes on from here"
-    say(told + "; the report is written when all are done" * ("report" in command))
+    say(f"{done(begun)}; the same command goes on from here")
     return 1
 
 

@@ -59,7 +59,7 @@ def start(work):
     """Yield a function that starts `make report`; end what it has left."""
     started = []
 
-    def begin() -> subprocess.Popen:
+    def begin(**variables: str) -> subprocess.Popen:
         process = subprocess.Popen(
             ["make", "report"],
             cwd=work.folder,
@@ -67,6 +67,7 @@ def start(work):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            env=os.environ | variables,
         )
         started.append(process)
         return process
@@ -95,23 +96,30 @@ def test_configuration_that_cannot_be_read_is_named(work, words, error):
 
 
 def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, start):
-    """By Ctrl-C; tests/test_kills.py has kills."""
+    """As by Ctrl-C or at the end of MINUTES; tests/test_kills.py has kills."""
+    told = work.run("scripts/cells.py", "list").stdout.splitlines()
+    short = next(line.split()[0] for line in told if line.startswith("swin.eager"))
+    work.snakemake(f"results/cells/{short}/metrics.json")
     program = work.folder / "scripts/train.py"
     program.write_text(HELD.format(folder=str(work.folder)) + program.read_text())
-    first = start()
+    first = start(PARBENCH_REPORT_WHEN_STOPPED="1")
     wait_for(lambda: (work.folder / "held").exists() or first.poll() is not None)
     assert first.poll() is None, first.communicate()[0]
     os.killpg(first.pid, signal.SIGINT)
     (work.folder / "go").touch()
-    first.communicate(timeout=HANG_SECONDS)
+    said = first.communicate(timeout=HANG_SECONDS)[0]
     assert first.returncode != 0
     assert not list((work.folder / "results/cells").glob("swin.ddp*/metrics.json"))
     kept = list((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}
+    report = work.folder / "reports/unfinished.html"
+    assert report.exists(), said
+    assert "This report is not finished: 1 cell not trained yet." in report.read_text()
 
     second = start()
     said = second.communicate(timeout=HANG_SECONDS)[0]
     assert second.returncode == 0, said
+    assert not report.exists()
     assert "Traceback" not in said
     for file in ("reports/final.html", "reports/final.pdf"):
         assert file in said

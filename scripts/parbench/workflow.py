@@ -452,8 +452,14 @@ class WorkflowRun:
         if any(map(self._is_new, tables)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
+    def _is_any_done(self) -> bool:
+        return any(state.state(cell, self.plan)[0] == "done" for cell in sorted(self.asked))
+
     def fail(self) -> None:
-        """Name the cells that failed, and make a report of those that are done."""
+        """Name the cells that failed, and make a report of those that are done.
+
+        Where none failed, only if the caller asks for it: after Ctrl-C nobody waits for a report.
+        """
         print(
             "The run stopped: by the error told above or, if none is, because it was interrupted. "
             "What is finished is kept; start it again to go on.",
@@ -461,5 +467,7 @@ class WorkflowRun:
         )
         paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
         failed = [cell for cell, path in paths if self._is_new(path)]
-        if failed:  # none after Ctrl-C
+        if failed:
             unfinished.tell(self.plan, failed, self.inside_report_image)
+        elif os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and self._is_any_done():
+            unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WIDTH = 6.85  # inches, the text width of an A4 page
 LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.6, 5.92  # edges of columns, in inches
 LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
+TALLEST = 2.6  # inches of a part's claims; a page of the PDF breaks between parts
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
@@ -108,12 +109,27 @@ def shown(each: Comparison) -> bool:
     return isinstance(each.measured, Series)
 
 
-def part(head: str, blocks: list[Block], points: bool) -> dict:
-    """Return the figure of the study ``head``; ``points``: of differences, not ratios."""
+def parts(head: str, blocks: list[Block], points: bool) -> list[dict]:
+    """Return the figure of the study ``head``, as parts that share an axis and break between pages.
+
+    ``points``: of differences, not ratios.
+    """
+    rows: list[list[Block]] = [[]]
+    for block in blocks:
+        if rows[-1] and sum(each.height for each in [*rows[-1], block]) > TALLEST:
+            rows.append([])
+        rows[-1].append(block)
+    limits = _limits(blocks, points)
+    return [_part(head, number, each, points, limits) for number, each in enumerate(rows)]
+
+
+def _part(
+    head: str, number: int, blocks: list[Block], points: bool, limits: tuple[float, float]
+) -> dict:
     height = sum(block.height for block in blocks) + 0.45 + HEAD
-    panel = Panel(partial(_draw, head, blocks, points), height, WIDTH)
+    panel = Panel(partial(_draw, head, blocks, points, limits), height, WIDTH)
     alt = " ".join([f"Claims tested by {head}.", *(block.spoken for block in blocks)])
-    return {"alt": alt, "svg": svg(f"claims-{head}", panel)}
+    return {"alt": alt, "svg": svg(f"claims-{head}-{number}", panel)}
 
 
 def key() -> dict:
@@ -161,7 +177,9 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     return low / room, high * room
 
 
-def _draw(head: str, blocks: list[Block], points: bool, figure: Figure) -> None:
+def _draw(
+    head: str, blocks: list[Block], points: bool, limits: tuple[float, float], figure: Figure
+) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     figure.set_layout_engine("none")  # columns have fixed positions
@@ -169,8 +187,8 @@ def _draw(head: str, blocks: list[Block], points: bool, figure: Figure) -> None:
     top, bottom = (0.07 + HEAD) / height, 0.38 / height
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
     axes = figure.add_axes(box)
-    low, high = _limits(blocks, points)
-    axes.set(xlim=(low, high), ylim=(sum(block.height for block in blocks), 0), yticks=[])
+    low, high = limits
+    axes.set(xlim=limits, ylim=(sum(block.height for block in blocks), 0), yticks=[])
     if points:
         axes.xaxis.set_major_formatter(
             lambda value, _: f"{100 * value:+.4g}".replace("-", "−") if value else "0"

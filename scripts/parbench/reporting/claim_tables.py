@@ -159,7 +159,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
     ):
         blocks = [_block(number, each, own, points) for number, each, own in claims_of_it]
         numbers_drawn |= {block.number for block in blocks}
-        figures.append(claim_figure.part(study + ", scores" * points, blocks, points))
+        figures += claim_figure.parts(study + ", scores" * points, blocks, points)
     return {
         "figure": {
             "id": "f-claims",

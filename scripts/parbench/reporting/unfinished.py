@@ -1,7 +1,8 @@
-"""The report of a run that ends with failed cells: reports/unfinished.html.
+"""The report of a run that ends without all of its cells: reports/unfinished.html.
 
-A study's report needs all of its cells, so a failed one prevents it. This is the same report of
-the cells that are done; it also shows why the others failed, with the ends of their logs.
+A study's report needs all of its cells, so a failed one, or the end of the minutes that a run was
+given, prevents it. This is the same report of the cells that are done; it also shows why others
+failed, with the ends of their logs.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
         sentence = printable(failure.sentence).partition("\n")[0]
         print(f"  {cell}: {sentence}", file=sys.stderr)
         print(f"    log: {failure.log}", file=sys.stderr)
+    write(plan, failed, inside, "All of them, beside what is done")
+
+
+def write(plan: Plan, failed: Collection[str], inside: str, what: str) -> None:
+    """Write the report and name its file after ``what`` it has; say why if that fails."""
     try:
-        write(plan, failed, inside)
+        _write(plan, failed, inside)
     except (ParbenchError, OSError) as error:  # a full disk
         print(f"error: {error}", file=sys.stderr)
     else:
-        print(f"All of them, beside what is done: {REPORT}", file=sys.stderr)
+        print(f"{what}: {REPORT}", file=sys.stderr)
 
 
-def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
-    """Write the report. ParbenchError if a program that makes it fails."""
+def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
     python, plans, tables = [*shlex.split(inside), "python"], [], []
     shared_options = ["--cells", CELLS]
     shared_options += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
