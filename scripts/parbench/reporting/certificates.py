@@ -35,7 +35,7 @@ def section(studies: list[Study]) -> dict | None:
     ]
     heads = [
         ("", ["Model", "Strategy"]),
-        ("", ["Arithmetic", "BatchNorm", "Combinations"]),
+        ("", ["Arithmetic", "BatchNorm", "Comparisons"]),
         ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
         ("", ["Bound", "Verdict", "Certificate"]),
     ]
@@ -56,9 +56,9 @@ def _where(place: str, study: Study) -> str:
 
 
 def _row(where: str, texts: list[str]) -> list[TableCell]:
-    *keys, combinations = texts[:5]
+    *keys, comparisons = texts[:5]
     tone = TONES.get(texts[-1], "plain")
-    cells = [*map(TableCell, keys), whole(int(combinations)), *map(TableCell, texts[5:-1])]
+    cells = [*map(TableCell, keys), whole(int(comparisons)), *map(TableCell, texts[5:-1])]
     return [*cells, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 

@@ -271,7 +271,7 @@ _ALL = (
     ),
     Metric(
         "mfu",
-        "Share of the best rate (MFU)",
+        "Share of the peak measured (MFU)",
         "fraction",
         "absolute",
         True,
