@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WIDTH = 6.85  # inches, the text width of an A4 page
 LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.6, 5.92  # edges of columns, in inches
 LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
-TALLEST = 2.6  # inches of a part's claims; a page of the PDF breaks between parts
+TALLEST = 4.4  # inches of a part's claims; a page of the PDF breaks between parts
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
