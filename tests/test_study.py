@@ -93,6 +93,15 @@ def test_what_a_table_must_say(workspace, words, change, sentence):
     assert not (workspace.folder / "studies/x.yaml").exists()
 
 
+def test_a_table_whose_model_no_column_states(workspace):
+    columns = COLUMNS.replace("Network=model, ", "")
+    done = new(workspace, "x", columns=columns)
+    assert "table.md: no column states the model; map one to it, as --columns" in done.stderr
+    (workspace.folder / "one.md").write_text("".join(TABLE.splitlines(keepends=True)[:6]))
+    again = new(workspace, "x", "--given", "model=ResNet-50", table="one.md", columns=columns)
+    assert again.returncode == 0, again.stderr
+
+
 def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_path):
     done = new(workspace, "theirs", "--folder", tmp_path / "a paper", "--given", "hardware=A100")
     assert done.returncode == 0, done.stderr

@@ -139,6 +139,11 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
         for key, known in ours.items():
             printed = getattr(row, key)
             name = known.get(_spelled(printed)) if printed else _unnamed(row)
+            if printed == printed_table.UNNAMED_MODEL:
+                raise ParbenchError(
+                    f"{table}: no column states the model; map one to it, as --columns "
+                    '"...=model", or --given "model=..."'
+                )
             if name is None:
                 names = models.names() if key == "model" else strategies.names()
                 raise ParbenchError(
@@ -186,7 +191,8 @@ def _check_one_value(table: Path, before: Iterable[Published], after: Iterable[P
                 raise ParbenchError(
                     f"{table}: lines {other.line} and {printed.line}: the {plural} {one} and {two} "
                     f"both become {getattr(row, key)!r}, which then has two values of "
-                    f"{row.metric}; let --names tell them apart"
+                    f"{row.metric}; give what they differ in a column of its own, such as "
+                    "GPUs=devices or Precision=precision, or let --names tell them apart"
                 )
 
 

@@ -26,6 +26,7 @@ from parbench.words import brief, nearest
 KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
 KEYS += ("batch_per_device", "note")
 COUNTS = ("nodes", "devices")
+UNNAMED_MODEL = "the model"  # where no column states it
 UNNAMED = "device"  # hardware that no column states
 WITHOUT_NUMBER = {"", "-", "--", "–", "—", "n/a", "na", "none", "nan", "?", "oom", "out of memory"}
 _MARKS = "†‡§¶*¹²³⁴⁵⁶⁷⁸⁹⁰ᵃᵇᶜ"  # of footnotes
@@ -276,7 +277,7 @@ def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str
                 f"{path}: line {line}: batch_per_device: {brief(each)!r} is not a number of samples"
             )
         texts["batch_size"] = str(int(each) * counts["nodes"] * counts["devices"])
-    usual = {"model": "the model", "strategy": "", "hardware": UNNAMED}
+    usual = {"model": UNNAMED_MODEL, "strategy": "", "hardware": UNNAMED}
     return usual | texts | {"nodes": counts["nodes"], "devices_per_node": counts["devices"]}
 
 
