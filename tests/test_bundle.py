@@ -217,6 +217,10 @@ def test_a_command_ends_after_its_minutes_and_its_cells_are_counted(tmp_path):
     assert (done.returncode, done.stdout) == (1, "asked\n")
     assert "no cell had begun yet; the same command goes on from here" in done.stderr
     words[words.index("0.01")] = "60"
+    told = 'echo "$PARBENCH_REPORT_WHEN_STOPPED"'  # read by workflow.py
+    for name, value in (("report", "1\n"), ("measure", "\n")):
+        shell = [*words, "sh", "-c", told, name]
+        assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == value
     done = subprocess.run([*words, "sh", "-c", "exit 3"], cwd=tmp_path, check=False)
     assert done.returncode == 3
 

@@ -390,7 +390,10 @@ class WorkflowRun:
     def _to_train(self) -> list[str]:
         if self.called.forced:
             return sorted(self.asked)
-        return sorted(cell for cell in self.asked if state.state(cell, self.plan)[0] != "done")
+        return sorted(cell for cell in self.asked if not self._is_done(cell))
+
+    def _is_done(self, cell: str) -> bool:
+        return state.state(cell, self.plan)[0] == "done"
 
     def _say(self, trained: list[str]) -> None:
         from parbench.verdicts.forecast import forecast  # scipy, which no cell's job needs
@@ -452,9 +455,6 @@ class WorkflowRun:
         if any(map(self._is_new, tables)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
-    def _is_any_done(self) -> bool:
-        return any(state.state(cell, self.plan)[0] == "done" for cell in sorted(self.asked))
-
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done.
 
@@ -469,5 +469,5 @@ class WorkflowRun:
         failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:
             unfinished.tell(self.plan, failed, self.inside_report_image)
-        elif os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and self._is_any_done():
+        elif os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and any(map(self._is_done, self.asked)):
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")
