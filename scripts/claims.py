@@ -40,6 +40,8 @@ def main() -> int:
     if options.action == "junit":
         sys.stdout.write(claims_json.junit(made))
     elif options.action == "list":
+        if not made["claims"]:
+            say("the last report judges no claims: its studies make none (`claims`, `published`)")
         for claim in made["claims"]:
             say(f"{claim['name']}: {claim['sentence']} ({claim['study']})")
     else:

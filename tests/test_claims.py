@@ -819,6 +819,8 @@ def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch
     assert "out of memory in 1 of 1 restarts" in shown
     with pytest.raises(ParbenchError, match="no claim 'two-faste'; did you mean 'two-faster'"):
         said("show", "two-faste")
+    (tmp_path / "claims.json").write_text(json.dumps(made | {"claims": []}))
+    assert "judges no claims: its studies make none" in said("list")
 
 
 JUNIT = {words.HOLDS: [], words.FAILS: ["failure"], words.IMPOSSIBLE: ["failure"]}

@@ -328,6 +328,14 @@ def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
     assert any(f"not measured: {of_two} train_seconds, " in line for line in lines)
 
 
+def test_each_cells_work_and_restarts_are_told(previewed, tmp_path):
+    pairs = "pairs: {compare: [{variant: ddp, baseline: eager}], restarts: 5}\n"
+    short = COPY.replace("epochs: 1", "epochs: 2, train_samples: 512")
+    (tmp_path / "own-cpu.yaml").write_text(short + pairs)
+    (ddp,) = (line for line in previewed("own-cpu") if line.startswith("cnn    ddp"))
+    assert "2 epochs of 512 samples  4      eager (5)" in ddp
+
+
 def test_data_that_are_not_there_are_told_before_anything_runs(previewed, tmp_path):
     study = re.sub(", published: {.*?}|published: own\n", "", OWN)
     (tmp_path / "own-cpu.yaml").write_text(study.replace("gpu", "cpu").replace("cifar10", "mine"))

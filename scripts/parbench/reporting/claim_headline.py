@@ -39,7 +39,8 @@ def headline(judged: list[Judged]) -> str:
         studies = {each.study for each in judged}
         of = f"{len(scaled)} of the {len(studies)} studies with claims"
         where = of if len(studies) > 1 else "the study"
-        text += f" In {where}, models, data or trainings are not the source's."
+        text += f" In {where}, models, data or trainings are not the source's"
+        text += " (“What differs from the source” says how)."
     return text
 
 

@@ -52,18 +52,32 @@ def _with_all_hardware(plan: Plan, name: str) -> Plan:
 
 
 def _cells(measured: Measured) -> list[str]:
-    lines = [["Model", "Variant", "On", "Seeds", "In turns with", "Runs here"]]
+    lines = [["Model", "Variant", "On", "Work", "Seeds", "In turns with", "Runs here"]]
     for group in measured.groups.values():
         others = [
-            pair.baseline
+            f"{pair.baseline} ({len(pair.restarts)})"
             for pair in measured.plan.pairs
             if (pair.model, pair.variant) == (group.model, group.variant)
         ]
         turns = ", ".join(dict.fromkeys(others)) or "-"
-        on = group.describe_hardware()
-        seeds = str(len(group.seeds))
-        lines.append([group.model, group.variant, on, seeds, turns, group.not_run or "yes"])
-    return aligned(lines)
+        keys = [group.model, group.variant, group.describe_hardware(), _work(group)]
+        lines.append([*keys, str(len(group.seeds)), turns, group.not_run or "yes"])
+    brackets = (
+        f"In brackets: restarts to begin with. {words.FEWEST} decide at the earliest; what they "
+        "leave undecided, `make report` measures further (budget_minutes)."
+    )
+    return [*aligned(lines), *([brackets] if measured.plan.pairs else [])]
+
+
+def _work(group: Group) -> str:
+    """Return what one of its cells trains: ``2 epochs of 2,048 samples``."""
+    if group.trained_by:
+        return "predicts"
+    training, samples = group.training, group.dataset.train_samples
+    epochs = f"{training.epochs} epoch{'s' * (training.epochs != 1)} of "
+    if training.steps is not None:
+        return f"{epochs}{training.steps:,} steps"
+    return epochs + ("all samples" if samples is None else f"{samples:,} samples")
 
 
 def _data(plan: Plan, measured: Measured) -> Iterator[str]:
