@@ -197,6 +197,7 @@ class Group:
     not_run: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     turns: tuple[float, ...] = ()  # speedup over eager, by restart of the pair
+    equal: tuple[float, ...] = ()  # speedup over itself, likewise
     beside: dict = field(default_factory=dict)  # added to metrics.json of its pairs
     published: dict[str, float] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
@@ -226,8 +227,11 @@ class Group:
     def cells(self) -> list[str]:
         return [self.cell_id(seed) for seed in self.seeds]
 
-    def pairs(self) -> list[str]:
-        return [f"{self.id}.pair.r{restart}" for restart in range(len(self.turns))]
+    def pairs(self) -> list[tuple[str, str, tuple[float, ...]]]:
+        """Return the ids of its pairs, each with the baseline's variant and its ratios."""
+        found = [(f"{self.id}.pair", "eager", self.turns)]
+        found += [(f"{self.id}.equal", self.variant, self.equal)]
+        return [pair for pair in found if pair[2]]
 
 
 def usual_groups() -> list[Group]:
@@ -360,14 +364,15 @@ def metrics_json(group: Group, seed: int) -> dict:
 
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
     """Return results/plan/<study>.json for these groups."""
-    baselines = {group.model: group.id for group in groups if group.variant == "eager"}
-    usual = {"baseline": "eager", "variants": 1, "inference": False}
+    ids = {(group.model, group.variant): group.id for group in groups}
+    usual = {"variants": 1, "inference": False}
     pairs = [
-        {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
-        | {"sides": [group.id, baselines[group.model]], "cells": group.pairs()}
-        | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
+        {"id": pair, "model": group.model, "variant": group.variant, "baseline": other, **usual}
+        | {"sides": [group.id, ids[group.model, other]], "not_run": group.not_run}
+        | {"cells": [f"{pair}.r{restart}" for restart in range(len(ratios))]}
+        | {"restarts": list(range(len(ratios)))}
         for group in groups
-        if group.turns
+        for pair, other, ratios in group.pairs()
     ]
     plan = {"schema_version": 1, "study": study, "stack": "current", "deployment": deployment}
     plan |= {"arguments": ["--config", f"studies=[{study['name']}]"], "together": []}
@@ -382,7 +387,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
             {key: getattr(group, key) for key in told}
             | {"model_options": {}, "dataset": cell["dataset"], "training": cell["training"]}
             | {"seeds": list(group.seeds), "cells": group.cells()}
-            | {"baseline": None if group.variant == "eager" else baselines.get(group.model)}
+            | {"baseline": None if group.variant == "eager" else ids.get((group.model, "eager"))}
             | {"published": {"model": group.model, "strategy": group.variant}}
             | {"comparable": group.notes, "scaled": list(group.scaled), "work": WORK | work}
             | group.told
@@ -455,13 +460,14 @@ def write_study(
             write_json(cell / "cell.json", cell_json(group, seed))
             write_json(cell / "metrics.json", change(metrics_json(group, seed)))
             (cell / "log.txt").write_text(log)
-        for restart, ratio in enumerate(group.turns):
-            (eager,) = (e for e in groups if (e.model, e.variant) == (group.model, "eager"))
-            sides = [cell_json(side, 0) for side in (group, eager)]
-            pair = make_pair(group.pairs()[restart], sides, restart)
+        for name, other, ratios in group.pairs():
+            (baseline,) = (g for g in groups if (g.model, g.variant) == (group.model, other))
+            sides = [cell_json(side, 0) for side in (group, baseline)]
             status = "ok" if group.status == "ok" else "out_of_memory"
-            on = {"environment": {"machine": MACHINE | group.machine}, "seconds": (1.0, ratio)}
-            metrics = make_pair_metrics(pair, status, **on) | group.beside
-            write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
+            for restart, ratio in enumerate(ratios):
+                pair = make_pair(f"{name}.r{restart}", sides, restart)
+                on = {"environment": {"machine": MACHINE | group.machine}, "seconds": (1.0, ratio)}
+                metrics = make_pair_metrics(pair, status, **on) | group.beside
+                write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
     make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

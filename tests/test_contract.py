@@ -223,7 +223,9 @@ def test_a_table_of_evidence_has_the_same_numbers(told_again, name):
                 reasons.append(row["reason"])
             values = [rounded(row[column]) for column in COLUMNS]
             shown = row["group"] if row["group"] != group else ""
-            lines.append(",".join([shown, *values, str(reasons.index(row["reason"]))]))
+            reading = row["reading"].partition(":")[0]
+            numbers = [*values, str(reasons.index(row["reason"])), *([reading] if reading else [])]
+            lines.append(",".join([shown, *numbers]))
             group = row["group"]
     lines += [f"reason {number}: {reason}" for number, reason in enumerate(reasons)]
     hold(f"tables/{name.partition('-amd')[0]}.csv", "\n".join(lines) + "\n")

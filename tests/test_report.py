@@ -320,7 +320,8 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
     data = collect(constructed.write_study(tmp_path, groups=[Group("net", "eager", CPU1), ddp]))
     html, pdf = render(data)
     table = data["studies"][0]["restarts"]
-    for cell, row in zip(ddp.pairs(), table["rows"], strict=True):
+    cells = [f"{ddp.id}.pair.r{restart}" for restart in range(2)]
+    for cell, row in zip(cells, table["rows"], strict=True):
         texts = [each["text"] for each in row]
         assert texts[:3] == [cell, "ddp with eager", "ok"]
         assert texts[4:8] == ["4, 2 disturbed", "5.0 %", "2030-01-01 07:00 to 07:01", "E1"]
@@ -330,6 +331,44 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
     facts = dict(data["summary"]["facts"])
     assert facts["Measured"] == "8 cells and 2 restarts of pairs"
     assert facts["Runs"].startswith("2030-01-01 07:00 to ")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "equal", "told"),
+    [
+        ((1.5, 1.51, 1.5, 1.51), (1.0, 1.001, 0.999, 1.0), "{ddp}: faster. Equal sides: equal"),
+        ((1.5, 1.5), (), "{ddp}: undecided: 2 restarts, and 4 are the fewest."),
+        ((1.5, 1.51, 1.5, 1.51), (1.2, 1.201, 1.2, 1.2), "{ddp}: void: equal sides differ on 2"),
+    ],
+)
+def test_what_pairs_show_stands_at_the_head_in_the_table_and_in_the_csv(
+    tmp_path, ratios, equal, told
+):
+    """Of a study without claims, which nothing else would answer."""
+    ddp = Group("net", "ddp", CPU2, turns=ratios, equal=equal)
+    study = constructed.usual_study(published=None)
+    paths = constructed.write_study(tmp_path, study, [Group("net", "eager", CPU1), ddp])
+    data = collect(paths)
+    tables = data["studies"][0]["tables"]
+    (row, *_) = next(t for t in tables if t["title"] == "Compared in turns")["rows"]
+    sides = f"net, ddp {row[3]['text']} times as fast as eager"
+    assert told.format(ddp=sides) in data["turns"]
+    assert f'<p class="lead">{escape(data["turns"])}</p>' in render(data)[0]
+    frame = constructed.read_table(paths["table"])
+    (reading,) = frame[frame["metric"] == "speedup"]["reading"]
+    assert row[-1]["text"] == reading
+    assert f"eager: {reading}." in data["turns"]
+
+
+def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):
+    """That no reading drops out is what its numbers add up to."""
+    names = ("ddp", "fsdp", "horovod", "gpipe")
+    ratios = ((1.5,) * 4, (1.6,) * 4, (0.5,) * 4, (1.5, 1.5))
+    groups = [Group("net", n, CPU2, turns=r) for n, r in zip(names, ratios, strict=True)]
+    study = constructed.usual_study(published=None)
+    groups = [Group("net", "eager", CPU1), *groups]
+    data = collect(constructed.write_study(tmp_path, study, groups))
+    assert data["turns"] == "Compared in turns: 2 faster, 1 slower and 1 undecided, of 4."
 
 
 def test_no_time_of_a_shared_cell_stands_beside_a_ratio(tmp_path):

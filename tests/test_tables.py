@@ -170,7 +170,7 @@ def test_accuracies_are_compared_by_their_difference_seed_by_seed(scores, readin
     other = group("ddp", seeds=len(scores), measured={"test_accuracy": scores})
     found = row(table(group(), other), "accuracy_difference", "ddp")
     assert found["mean"] == pytest.approx(np.mean(scores) - 0.9)
-    assert re.search(reading, found["reason"])
+    assert re.search(reading, found["reading"])
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     study = constructed.usual_study("paper", tables=[])
     published = make_published({"value": 0.5})
     paths = constructed.write_study(tmp_path, study, groups, published=published)
-    made = {"studies": [{"name": "paper"}], "claims": None}
+    made = {"studies": [{"name": "paper"}], "claims": None, "turns": "Compared in turns: nothing."}
     constructed.write_json(tmp_path / "results/report.json", made)
     lines = run_program("closing.py", tmp_path).stdout.splitlines()
     assert lines[0] == "paper (stack current, deployment host)"
@@ -403,10 +403,11 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
         assert told in eager
     for told in ("90.0 ? 8.2 %", "100.0 ? 0.0 s"):
         assert told in ddp
-    assert "2.00 ? 0.08*" in gpipe
-    assert "diverged 1 of 4; no published value" in gpipe
+    assert "2.00 (1.79 to 2.23)*" in gpipe
+    assert gpipe.endswith("diverged 1 of 4; faster")
     assert horovod.endswith("not run: needs 2x A100")
     assert lines[7].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
+    assert "Compared in turns: nothing." in lines
     paths["table"].write_text("a,b\n1,2\n")
     done = run_program("closing.py", tmp_path)
     assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from parbench.reporting.paper_tables import (
     VERDICT,
@@ -15,12 +16,16 @@ from parbench.reporting.paper_tables import (
 from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
-from parbench.reporting.text import fixed, ratio_text
+from parbench.reporting.text import fixed, listed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
+from parbench.verdicts.sequential import Series
+from parbench.verdicts.vouching import TimedPair, timed_pairs
+from parbench.verdicts.words import NOT_MEASURED
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
+FEW = 3  # comparisons, of which the first page tells each
 PIPELINE_BOUND = (
     "The bound of a pipeline of n devices that fills and drains with each batch of "
     "m equal micro-batches is m·n/(m + n − 1) times the speed of one device."
@@ -30,15 +35,10 @@ PIPELINE_BOUND = (
 def in_turns_table(study: Study) -> dict | None:
     """Return the table of pairs, with the ratio of each restart; None without pairs."""
     notes = Notes(ONCE)
-    comparisons = [
-        (group, baseline, pair, pairs is group.predicting)
-        for group in study.groups
-        for pairs in (group.pairs, group.predicting)
-        for baseline, pair in pairs.items()
-    ]
-    if not comparisons:
+    pairs = list(timed_pairs(study.by_id))
+    if not pairs:
         return None
-    groups = [group for group, *_ in comparisons]
+    groups = [pair.group for pair in pairs]
     judged = [
         column
         for column in ("Published", VERDICT)
@@ -53,7 +53,7 @@ def in_turns_table(study: Study) -> dict | None:
         f"t-turns-{study.name}",
         "Compared in turns",
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
-        [_row(study, *comparison, scaled_by_group, judged, notes) for comparison in comparisons],
+        [_row(study, pair, scaled_by_group, judged, notes) for pair in pairs],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed if other "
         "programs, or the hypervisor, took more than 5 % of its time; it is left out "
@@ -68,25 +68,50 @@ def in_turns_table(study: Study) -> dict | None:
     )
 
 
+def headline(studies: Iterable[Study]) -> str:
+    """Say what the pairs of ``studies`` show: each of a few, or how many show what; and whether
+    equal sides were equal. Empty without pairs."""
+    told: list[str] = []
+    readings, equal = Counter(), Counter()
+    for study in studies:
+        for pair in timed_pairs(study.by_id):
+            reading = pair.reading(study.groups, study.study.tolerance.relative) or NOT_MEASURED
+            if pair.is_of_equal_sides:
+                equal[reading] += 1
+                continue
+            sides = f"{pair.group.model}, {pair.variant} {_times_as_fast(pair.compared.series)}"
+            told.append(f"{sides} {pair.baseline.variant}: {reading}")
+            readings[reading.partition(":")[0]] += 1
+    counts = [f"{number} {reading}" for reading, number in readings.most_common()]
+    of_many = [f"{listed(counts)}, of {len(told)}"] if len(told) > FEW else told
+    of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
+    sentences = [("Compared in turns", of_many), ("Equal sides", of_equal)]
+    return " ".join(f"{opening}: {'; '.join(texts)}." for opening, texts in sentences if texts)
+
+
+def _times_as_fast(series: Series) -> str:
+    """Return a ratio as it stands between its sides."""
+    if not series.values:
+        return "beside"
+    interval = series.too_few or interval_cell(series, 2).text
+    return f"{ratio_text(series.mean)} ({interval}) times as fast as"
+
+
 def _row(
     study: Study,
-    group: Group,
-    baseline: str,
-    compared: Compared,
-    predicting: bool,
+    pair: TimedPair,
     serial: Mapping[str, Scaled],
     judged: list[str],
     notes: Notes,
 ) -> list[TableCell]:
-    name = f"{group.variant}, predicting" if predicting else group.variant
-    baseline_group = study.by_id[baseline]
-    keys = [TableCell(group.model), TableCell(name), TableCell(baseline_group.variant)]
+    group, compared = pair.group, pair.compared
+    keys = [TableCell(text) for text in (group.model, pair.variant, pair.baseline.variant)]
     # Only this is the study's speedup; other pairs serve claims.
-    is_speedup = baseline == group.baseline and not predicting
-    bound = group.most_by_devices(baseline_group) if is_speedup else math.inf
+    is_speedup = pair == TimedPair(group, study.by_id.get(group.baseline))
+    bound = group.most_by_devices(pair.baseline)
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
-        reason = "; ".join(compared.reasons) or "not measured"
+        reason = "; ".join(compared.reasons) or NOT_MEASURED
         return [*keys, TableCell(reason, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
     restarts, series = compared.restarts, compared.series
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
@@ -107,7 +132,7 @@ def _row(
         absent("no bound") if math.isinf(bound) else _bound_cell(group, bound, compared),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[column] for column in judged),
-        TableCell(_reading(study, group, compared, bound)).marked(marks),
+        TableCell(pair.reading(study.groups, study.study.tolerance.relative)).marked(marks),
     ]
 
 
@@ -133,12 +158,3 @@ def _serial_cell(scaled: Scaled | None) -> TableCell:
     fraction = scaled.serial
     ends = " to ".join(fixed(end, 2) for end in (fraction.low, fraction.high))
     return number(fraction.value, f"{fixed(fraction.value, 2)} ({ends})")
-
-
-def _reading(study: Study, group: Group, compared: Compared, most: float) -> str:
-    """Return what the ratio says, given its bound; of A/A pairs, whether they are biased."""
-    if compared is group.pairs.get(group.id):
-        return compared.equality.partition(": ")[2]
-    if (compared.series.ci_low or 0) > most:
-        return "above the bound: suspect the clock"
-    return compared.reading(study.study.tolerance.relative)

@@ -27,6 +27,7 @@ from parbench.runs.metrics import METRICS, TO_PUBLISHED, label
 from parbench.verdicts import words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
+from parbench.verdicts.tables import IN_TURNS
 
 KEYS = ["Model", "Variant", "Hardware"]
 VERDICT = "Verdict"
@@ -110,6 +111,8 @@ def metric_cells(
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)
     reason = row.reason if row else group.not_run or ""
+    if row and metric not in IN_TURNS:  # "Compared in turns" has the readings of these
+        reason = "; ".join(filter(None, (row.reading, reason)))
     if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
         outcome = outcome.marked(notes.mark_all(reason))
     ratio = row.ratio if row and row.verdict in words.JUDGED else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import read_record, write_atomically, write_json
-from parbench.reporting import certificates, claim_tables, panels, render, sections
+from parbench.reporting import certificates, claim_tables, in_turns, panels, render, sections
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study import Study
 from parbench.reporting.text import listed
@@ -44,6 +44,7 @@ def collect(
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
         "claims": claims,
+        "turns": in_turns.headline(s for s in studies if s.name not in {c.study for c in judged}),
         "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
         "machines": same_cells(studies),

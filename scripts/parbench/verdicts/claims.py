@@ -24,10 +24,10 @@ from parbench.verdicts.comparisons import (
     measuring,
     of_two_groups,
     untested,
-    vouching,
 )
 from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.sequential import ALPHA
+from parbench.verdicts.vouching import vouching
 
 DENIED = "denied by its own numbers"  # the audit's check
 NO_CELLS = "no cells"  # of a study, that a part is about
@@ -389,7 +389,7 @@ def _is_firm(judged: Judged, study: Rebuilt, claims: int) -> bool:
 
 def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
     """Return whether equal sides of a pair's kind were equal, and most of its pairs undisturbed."""
-    equal = [pair for _, pair in vouching(groups, ratio)]
+    equal = [pair for _, pair in vouching(groups, *ratio.turns)]
     return (
         bool(equal)
         and all(pair.is_equal for pair in equal)

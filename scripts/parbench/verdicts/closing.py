@@ -86,8 +86,8 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
         *line,
         spread(accuracy, 100, ".1f", " %") if accuracy else "",
         _time(time) if time else "",
-        spread(speedup, 1, ".2f", "*" * _is_warned_of(speedup)) if speedup else "",
-        status + _gravest(rows),
+        _speedup(speedup) if speedup else "",
+        status + _said(rows),
     ]
 
 
@@ -95,6 +95,23 @@ def _time(time: Row) -> str:
     """Return a training time; none of cells that shared their machine, since it would stand beside
     speedups that were measured apart."""
     return "shared" if words.SHARED in time.reason else spread(time, 1, ".1f", " s")
+
+
+def _speedup(speedup: Row) -> str:
+    """Return a speedup with its interval, or the range of too few restarts, and its mark."""
+    mark = "*" * _is_warned_of(speedup)
+    if speedup.ci_low is None or speedup.ci_high is None:
+        return spread(speedup, 1, ".2f", mark)
+    return f"{speedup.mean:.2f} ({speedup.ci_low:.2f} to {speedup.ci_high:.2f}){mark}"
+
+
+def _said(rows: Mapping[str, Row]) -> str:
+    """Return what the speedup says by itself, and the gravest verdict beside published values."""
+    reading = rows["speedup"].reading if "speedup" in rows else ""
+    gravest = _gravest(rows)
+    if reading and gravest == words.NO_PUBLISHED_VALUE:
+        return reading
+    return "; ".join(filter(None, (reading, gravest)))
 
 
 def _gravest(rows: Mapping[str, Row]) -> str:
@@ -110,9 +127,9 @@ def main() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
     source = Path("results/report.json")
     report = (
-        read_record(source, "studies", "claims")
+        read_record(source, "studies", "claims", "turns")
         if source.exists()
-        else {"studies": [], "claims": None}
+        else {"studies": [], "claims": None, "turns": ""}
     )
     for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
@@ -120,5 +137,7 @@ def main() -> None:
             say(f"{closing(read_rows(table))}\n")
     if claims := report["claims"]:
         say("\n".join([claims["sentence"], *aligned(claims["terminal"]), ""]))
+    if turns := report["turns"]:
+        say(f"{turns}\n")
     for path in filter(Path.exists, REPORTS):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

@@ -24,6 +24,7 @@ from parbench.verdicts.groups import Group, compared, rates
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.sequential import Series
+from parbench.verdicts.vouching import void
 
 # The attribute of a group that holds the pairs for a metric.
 TURNS = {
@@ -83,6 +84,11 @@ class Ratio:
     def configurations(self) -> tuple[Configuration, Configuration]:
         """Those of its sides."""
         return self.over.configuration, self.under.configuration
+
+    @property
+    def turns(self) -> tuple[tuple[Group, Group], str]:
+        """Its sides, and the attribute of a group that holds pairs of its metric."""
+        return (self.over, self.under), TURNS[self.metric]
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -381,35 +387,9 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         shown = series if series is not None and series.values and not others else None
         return replace(result, measured=shown)
     result = replace(result, measured=series, bound=_bound(test, ratios))
-    if first.pair and (void := _biased(study.groups, first)):
-        return replace(result, verdict=words.NOT_COMPARABLE, reasons=(void,))
+    if first.pair and (reason := void(study.groups, *first.turns)):
+        return replace(result, verdict=words.NOT_COMPARABLE, reasons=(reason,))
     return _sized(_directed(result, test, study), study)
-
-
-def vouching(groups: Iterable[Group], ratio: Ratio) -> list[tuple[Group, Compared]]:
-    """Return the pairs of two equal sides (A/A) that vouch for a pair: of its own kind, which is
-    training, its energy or inference, the kind of device, and as many of them with as many threads
-    and nodes as one of its sides."""
-
-    def kind(group: Group) -> tuple:
-        hardware = group.hardware
-        return hardware.device, hardware.devices, hardware.threads, hardware.nodes
-
-    kinds = {kind(ratio.over), kind(ratio.under)}
-    found = []
-    for group in groups:
-        equal = getattr(group, TURNS[ratio.metric]).get(group.id)
-        if equal is not None and kind(group) in kinds:
-            found.append((group, equal))
-    return found
-
-
-def _biased(groups: Iterable[Group], ratio: Ratio) -> str:
-    """Return why a pair is void, because equal sides of its kind differ; else empty."""
-    for group, equal in vouching(groups, ratio):
-        if equal.biased:
-            return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
-    return ""
 
 
 def _bound(test: ClaimTest, ratios: tuple[Ratio, ...]) -> float | None:

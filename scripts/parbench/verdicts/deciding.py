@@ -31,6 +31,7 @@ from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Band, Series
+from parbench.verdicts.vouching import timed_pairs
 from parbench.verdicts.words import (
     FAILS,
     FEWEST,
@@ -301,14 +302,15 @@ def _told(plan: expansion.Plan) -> list[str]:
     """Return a table of all comparisons of times, then a line for each undecided one by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
-        for pair in study.pairs:
-            compared = _compared(pair)
-            measured = compared.series
+        groups = asked.measured(plan, name, _done(name, plan)).groups
+        for pair in timed_pairs(groups):
+            measured = pair.compared.series
             too_few = measured.too_few
             interval = "" if too_few else f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
             ratio = f"{measured.mean:.2f}{interval}" if measured.seeds else "not run"
-            reading = pair.not_run or compared.reading(study.study.tolerance.relative)
-            keys = [name, pair.model, pair.variant, pair.baseline]
+            reading = pair.reading(groups.values(), study.study.tolerance.relative)
+            keys = [name, pair.group.model, pair.variant, pair.baseline.variant]
+            reading = reading or "; ".join(pair.compared.reasons)
             lines.append([*keys, ratio, str(measured.seeds), reading])
     seed_lines = (
         ": ".join([name, _compares(comparison), comparison.verdict, *comparison.reasons[-1:]])

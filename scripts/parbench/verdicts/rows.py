@@ -49,6 +49,7 @@ class Row:
     published_table: str
     ratio: float | None
     verdict: str
+    reading: str  # of a speedup or difference: what it says without a published value
     reason: str
     cells: str
 

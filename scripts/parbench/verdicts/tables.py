@@ -32,6 +32,7 @@ from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.sequential import Series
+from parbench.verdicts.vouching import TimedPair
 from parbench.verdicts.words import NOT_REACHED, OK, SHARED, SHORT
 
 # Ratios that pairs measure, with the factor between each and the speedup.
@@ -147,7 +148,6 @@ class Measured:
                 SHARED if group.shared and clocked and series.values else "",
                 SHORT if group.is_short and metric.name in TRAINED and series.values else "",
                 *series.reasons,
-                self._reading(series) if metric.name == "accuracy_difference" else "",
                 *judged.reasons,
                 why,
                 group.note,
@@ -179,17 +179,23 @@ class Measured:
                 published_table=published.table if published else "",
                 ratio=series.mean / published.value if has_ratio else None,
                 verdict=judged.word,
+                reading=self._reading(metric, group, series),
                 # Each sentence once: the note may be the stated reason, and seeds may fail alike.
                 reason="; ".join(dict.fromkeys(filter(None, reasons))),
                 cells=" ".join(group.cells),
             )
 
-    def _reading(self, differences: Series) -> str:
-        """Return how the accuracies compare with the baseline's; empty without values."""
-        if not differences.values:
+    def _reading(self, metric: Metric, group: Group, series: Series) -> str:
+        """Return how its time or accuracy compares with the baseline's; empty of other metrics and
+        without values."""
+        tolerance = self.plan.study.tolerance
+        if not series.values or metric.name not in ("speedup", "accuracy_difference"):
             return ""
-        share = self.plan.study.tolerance.accuracy
-        return differences.reading(share, "higher than the baseline's", "lower than the baseline's")
+        if metric.name == "speedup":
+            pair = TimedPair(group, self.baseline(group))
+            return pair.reading(self.groups.values(), tolerance.relative)
+        more, less = (f"{word} than the baseline's" for word in ("higher", "lower"))
+        return series.reading(tolerance.accuracy, more, less)
 
 
 def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
