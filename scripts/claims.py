@@ -34,7 +34,9 @@ def main() -> int:
     options = parser.parse_args()
     places.require_root("claims.py")
     if not options.data.exists():
-        raise ParbenchError(f"{options.data}: no such file; make report writes it")
+        other = Path("results/unfinished/claims.json")
+        hint = f"; --data {other} is of the run that stopped" if other.exists() else ""
+        raise ParbenchError(f"{options.data}: no such file; make report writes it{hint}")
     made = read_record(options.data, "claims")
     by_schema.check(made, "judged", str(options.data), "make report writes it anew")
     if options.action == "junit":

@@ -349,7 +349,7 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
         "1.5 h of training one after the other, and 1 for which it is unknown"
     )
     # Not testable: a speedup of GPipe on a CPU, and what the source's devices or numbers deny.
-    assert claims.startswith("of 9 claims they test 5: gorantla-horovod-faster, ")
+    assert claims.startswith("5 of 9 claims can be tested with them: gorantla-horovod-faster, ")
     assert forecast(trained.plan, names[-1:])[0] == (
         "1 cell to train; how long is unknown: nothing of it has run here, and the first cells "
         "will tell"

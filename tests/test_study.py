@@ -117,7 +117,7 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     lines = [line.strip() for line in checked.splitlines()]
     assert "- train_seconds; model swin; devices 2 over devices 1: a ratio below 1" in lines
     assert "horovod-2 over eager-1 of swin: decided by pairs" in lines
-    assert "of 1 claims they test 1: theirs-faster" in checked
+    assert "1 of 1 claim can be tested with them: theirs-faster" in checked
     assert checked.rpartition("\n\n")[0] in dry
 
 

@@ -458,16 +458,20 @@ class WorkflowRun:
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done.
 
-        Where none failed, only if the caller asks for it: after Ctrl-C nobody waits for a report.
+        Where none failed, only if all are done, so that a certificate failed, or if the caller asks
+        for it: after Ctrl-C nobody waits for a report.
         """
         print(
             "The run stopped: by the error told above or, if none is, because it was interrupted. "
-            "What is finished is kept; start it again to go on.",
+            "What is finished is kept: started again, it goes on from there.",
             file=sys.stderr,
         )
         paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
         failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:
             unfinished.tell(self.plan, failed, self.inside_report_image)
-        elif os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and any(map(self._is_done, self.asked)):
+            return
+        done = sum(map(self._is_done, self.asked))
+        wanted = done == len(self.asked) or os.environ.get("PARBENCH_REPORT_WHEN_STOPPED")
+        if done and wanted:
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")

@@ -242,7 +242,7 @@ def main() -> int:
         environment = {"python": sys.version.split()[0], "packages": packages.installed()}
         environment["machine"] = machine.describe()
         content = certificate.write(arguments.out, arguments.place, environment, rows)
-        summary = f"{len(rows)} comparisons with eager training, {differing} of which differ"
+        summary = f"{len(rows)} quantities compared with eager training's, {differing} differ"
         print(f"{arguments.out}: {summary}; digest {content['digest']}")
     # With --plan the report shows it: a strategy may be meant to differ.
     return int(differing > 0 and arguments.plan is None)

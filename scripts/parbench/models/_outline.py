@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,22 @@ SIZES = (32, 64, 96, 128, 160, 192, 224, 240, 256, 288, 320, 384, 448, 512)
 
 def outline(build: Callable[[], nn.Module]) -> nn.Module:
     """Return the model that ``build`` returns, on the meta device: its tensors hold nothing."""
-    import torch
-
     try:
-        with torch.device("meta"):
+        with _on_meta():
             return build()
     except (NotImplementedError, RuntimeError):  # it computes with tensors as it is built
         return build().to("meta")
+
+
+@contextlib.contextmanager
+def _on_meta() -> Iterator[None]:
+    """Make tensors on the meta device within."""
+    import torch
+
+    # torch 2.8 fails to import its compiler on that device, which libraries do when imported.
+    torch.compiler.list_backends()
+    with torch.device("meta"):
+        yield
 
 
 def problem(build: Callable[[], nn.Module], image_size: int) -> str | None:
@@ -40,7 +50,7 @@ def problem(build: Callable[[], nn.Module], image_size: int) -> str | None:
         return f"`build` returns a {type(model).__name__}, and no nn.Module"
     size = f"images of {image_size}x{image_size}"
     try:
-        with torch.device("meta"):
+        with _on_meta():
             output = model.train()(torch.empty(2, 3, image_size, image_size))
     except NotImplementedError:
         return None  # an operator that the meta device lacks: only training itself will tell

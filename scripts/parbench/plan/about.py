@@ -128,7 +128,7 @@ def differences(
 ) -> list[str]:
     """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
     if source is None:
-        return ["a scale of its own"] if study.claims else []
+        return ["a scale of its own, not that of the claims' sources"] if study.claims else []
     source_path = places.shown(places.study(study.scaled_from))
     # A variant that only this study has is not scaled down, so its own settings are no difference,
     # unless it is compared with published rows.

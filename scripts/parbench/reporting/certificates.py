@@ -41,7 +41,7 @@ def section(studies: list[Study]) -> dict | None:
     ]
     return {
         "table": make_table(
-            "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="Nothing is."
+            "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="No certificate."
         ),
         "digests": [
             [f"C{number}", f"{_where(place, study)}: {digest}"]

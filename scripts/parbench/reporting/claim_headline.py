@@ -27,7 +27,8 @@ def headline(judged: list[Judged]) -> str:
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
         verb = "was" if measured == 1 else "were"
-        text += f" {measured} of their {count(parts, 'part')} {verb} measured"
+        whose = "its" if len(judged) == 1 else "their"
+        text += f" {measured} of {whose} {count(parts, 'part')} {verb} measured"
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
         text += f" Comparisons are shared by claims {'; '.join(shared)}."

@@ -97,15 +97,17 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 # ---------------------------------------------------------------- what is lacking
 
 
-def unfinished(studies: list[Study]) -> dict | None:
+def unfinished(studies: list[Study], stopped: bool = False) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet; of evidence, the cells that a file lacks. None
-    for a complete report."""
+    for a complete report, whose run was not ``stopped`` before its end."""
     trained = _parts([study for study in studies if study.evidence is None])
     failed = {failure.cell: failure for part in trained for failure in part.failed}
     waiting = sum(part.waiting for part in trained)
     parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
     parts += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
+    if stopped and not parts:
+        parts = ["all cells are done, but the run stopped before all of their certificates were"]
     sentences = [f"This report is not finished: {listed(parts)}."] if parts else []
     lacking = {
         study.evidence.file: sum(part.waiting for part in _parts([study]))

@@ -27,12 +27,14 @@ def collect(
     certified: list[Path] | None = None,
     claimed: Sequence[Path] = (),
     published: list[Path] | None = None,
+    unfinished: bool = False,
 ) -> dict:
     """Return all that the report shows, formatted, as JSON, and results/claims.json as ``judged``;
     ParbenchError for missing input.
 
     ``tables`` are in the order of ``plans``. Plans of evidence bring their own cells and
     certificates. Claims need ``claimed`` (YAML files) and ``published`` (CSV files).
+    ``unfinished``: the run stopped before its end.
     """
     proofs = Certificates(certified) if certified is not None else None
     pairs = zip(plans, tables, strict=True)
@@ -50,7 +52,7 @@ def collect(
         "machines": same_cells(studies),
         "equivalence": certificates.section(studies),
         "environments": list(environments.values()),
-        "unfinished": panels.unfinished(studies),
+        "unfinished": panels.unfinished(studies, unfinished),
         "evidence": sections.evidence(studies),
         "judged": claims_json.record(judged),
     }
@@ -81,6 +83,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--claims", type=Path, nargs="+", default=[], help="default: none is judged"
     )
     gather.add_argument("--published", type=Path, nargs="*", help="CSV files of published values")
+    gather.add_argument("--unfinished", action="store_true", help="the run stopped before its end")
     gather.add_argument("--out", type=Path, required=True)
     for name in ("html", "pdf"):
         command = commands.add_parser(name, help=f"report.json -> {name.upper()}")
@@ -94,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     options = arguments(argv)
     if options.command == "collect":
         inputs = (options.plan, options.table, options.cells, options.certificate)
-        data = collect(*inputs, options.claims, options.published)
+        data = collect(*inputs, options.claims, options.published, options.unfinished)
         write_json(options.out.with_name("claims.json"), data.pop("judged"))
         write_json(options.out, data)
     elif options.command == "html":

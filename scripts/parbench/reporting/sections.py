@@ -85,7 +85,7 @@ def study_section(study: Study, known: Environments) -> dict:
                 else []
             ),
         ],
-        "differences": study.differences() if study.has_source else [],
+        "differences": study.differences() if study.has_source or about.claims else [],
         "tables": tables,
         "figures": figures(study),
         "cells": cells_table(study, known),

@@ -67,7 +67,7 @@ def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
         write_json(plans[-1], shown.stated())
         options = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *shared_options, *options)
-    options = ["--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
+    options = ["--unfinished", "--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
     options += ["--claims", *places.claims_files(), "--published", *places.published_files()]
     _run(*python, "scripts/report.py", "collect", *options)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)

@@ -12,7 +12,7 @@ from parbench.verdicts import words
 from parbench.verdicts.rows import Row, read_rows
 
 REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
-HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
+HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "reading, verdict"]
 JUDGED = {
     "test_accuracy": "accuracy",
     "train_seconds": "time",

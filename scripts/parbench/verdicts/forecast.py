@@ -102,4 +102,5 @@ def _answers(plan: Plan) -> list[str]:
     ]
     if not claims:
         return []
-    return [f"of {len(claims)} claims they test {len(testable)}: {', '.join(testable) or 'none'}"]
+    counted = f"{len(testable)} of {len(claims)} claim{'s' * (len(claims) != 1)}"
+    return [f"{counted} can be tested with them: {', '.join(testable) or 'none'}"]
