@@ -183,11 +183,12 @@ def main() -> None:
         *(Machine(**machine.describe()), asked.cores, minutes),
     )
     page = result.write(asked.out)
-    print(f"\n{result.sentence}\nA beside itself: {result.equal_sides.equality}\n{page}")
-    if not is_decided(found):
-        more = max(15, minutes_left(found, found))
+    print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
+    if not result.equal_sides.biased:
+        more = 5 if is_decided(found) else max(15, minutes_left(found, found))
         words = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
-        print(f'To add restarts: make versus ARGS="{words}"')
+        purpose = "narrow the interval" if is_decided(found) else "add restarts"
+        print(f'To {purpose}: make versus ARGS="{words}"')
 
 
 if __name__ == "__main__":

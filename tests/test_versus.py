@@ -192,21 +192,22 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     assert result.sentence.endswith(f"4 are the fewest; {disturbed}")
 
 
+def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:
+    """Return restarts with these logs of ratios."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    restarts = [
+        Restart(number, value, value, (value,) * 4, 4, 0, math.inf, at, at)
+        for number, value in enumerate(values)
+    ]
+    return [measuring.Measured(beside_itself, each, ()) for each in restarts]
+
+
 @pytest.mark.parametrize(("spread", "firm"), [(0.001, True), (0.3, False)])
 def test_a_verdict_without_equal_sides_is_not_firm(make, spread, firm):
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:
-        restarts = [
-            Restart(number, value, value, (value,) * 4, 4, 0, math.inf, at, at)
-            for number, value in enumerate(values)
-        ]
-        return [measuring.Measured(beside_itself, each, ()) for each in restarts]
-
     found = measured(False, [0.199, 0.201] * 2) + measured(True, [-spread, spread] * 2)
     a, b = side_of(make(TRAINS)), side_of(make(TRAINS, label="B"))
     sentence = Result(a, b, {}, ".", found, MACHINE, [0], 1.0).sentence
-    assert sentence.startswith("B is 1.221 times as fast as A [")
+    assert sentence.startswith("B is 1.221 times as fast as A in training (95 % int")
     assert (": faster" in sentence, "not firm" in sentence) == (True, not firm)
 
 
@@ -258,10 +259,19 @@ def test_programs_change_places_from_one_restart_to_the_next(make, monkeypatch):
     told: list[str] = []
     found = measuring.compare(a, b, 100, told.append)
     waits = re.findall(r"the first step of (.+)", "\n".join(told))
-    assert waits == ["A", "B", "A", "A again", "B", "A", "A again", "A"]
+    assert waits == ["A", "B", "A", "A's second copy", "B", "A", "A's second copy", "A"]
     assert [each.slices[0].side for each in found] == [0, 0, 1, 1]
     of_b = [turn for each in found if not each.beside_itself for turn in each.slices]
     assert all(turn.samples % (4, 3)[turn.side] == 0 for turn in of_b)
+
+
+def test_a_comparison_that_is_decided_goes_on_until_time_is_up(make, monkeypatch):
+    """To narrow its interval."""
+    earlier = measured(False, [0.2] * 4) + measured(True, [0.0] * 4)
+    assert measuring.is_decided(earlier)
+    monkeypatch.setattr(measuring, "_longest", lambda found: 1e6 * (len(found) == 10))
+    found = measuring.compare(make(TRAINS), make(TRAINS, label="B"), 100, [].append, earlier)
+    assert [each.beside_itself for each in found[8:]] == [False, False]
 
 
 @pytest.mark.whole

@@ -46,15 +46,17 @@ def compare(
     earlier: Sequence[Measured] = (),
 ) -> list[Measured]:
     """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up;
-    return the ``earlier`` restarts and the new ones.
+    return the ``earlier`` restarts and the new ones. Where the earlier ones have decided, the new
+    ones narrow the interval until time is up.
 
     ``told``: gets a line for each thing that begins or ends, and why there is no further one.
     Raises Misbehaved.
     """
     until = time.monotonic() + 60 * minutes
     found = list(earlier)
-    other_a = replace(a, label=f"{a.label} again")
-    while not is_decided(found):
+    other_a = replace(a, label=f"{a.label}'s second copy")
+    narrows = bool(found) and is_decided(found)
+    while narrows or not is_decided(found):
         checks = not _is_checked(found) and len(of(found, True).restarts) < len(
             of(found, False).restarts
         )
@@ -65,7 +67,8 @@ def compare(
         told(f"{KINDS[checks]}, restart {number + 1}:")
         measured = _restart(a, other_a if checks else b, number, checks, told)
         found.append(measured)
-        told(f"  {_line(measured)}")
+        names = (f"{a.label}'s second copy", "the first") if checks else (b.label, a.label)
+        told(f"  {_line(measured, *names)}")
     differ = of(found, True).biased
     why = "Equal sides differ" if differ else "The verdict stands, and equal sides are checked"
     told(f"{why}: nothing more to measure")
@@ -78,10 +81,10 @@ def of(found: list[Measured], beside_itself: bool) -> Compared:
     return Compared(tuple(restarts), (), ())
 
 
-def _line(measured: Measured) -> str:
-    """Return what a restart found."""
+def _line(measured: Measured, one: str, other: str) -> str:
+    """Return what a restart of ``one`` and ``other`` found."""
     compared = Compared((measured.restart,), (), ())
-    ratio = f"{math.exp(measured.restart.value):.3f} times as fast in this restart"
+    ratio = f"{one} is {math.exp(measured.restart.value):.3f} times as fast as {other} in it"
     return "; ".join(filter(None, (ratio, pairs.disturbance([compared]))))
 
 

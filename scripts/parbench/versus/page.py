@@ -8,6 +8,7 @@ from pathlib import Path
 from parbench.files import write_atomically, write_json
 from parbench.reporting.render import page
 from parbench.runs.parts import Machine
+from parbench.variables import STEADY
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.versus.measuring import KINDS, Measured, of
@@ -47,7 +48,7 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """The verdict with the ratio, its interval and how many turns were disturbed, in a
+        """The verdict with the ratio, its interval and how many of its turns were disturbed, in a
         sentence. A ratio without an interval says nothing, and is left out."""
         series = self.compared.series
         if series.ci_low is None:
@@ -55,14 +56,20 @@ class Result:
         else:
             told = (
                 f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label} "
-                f"[{series.ci_low:.3f}, {series.ci_high:.3f}], by {series.seeds} restarts: "
-                f"{self.verdict}"
+                f"in training (95 % interval {series.ci_low:.3f} to {series.ci_high:.3f}), by "
+                f"{series.seeds} restarts: {self.verdict}"
             )
             if not (
                 series.undecided(EQUAL) or self.equal_sides.is_equal or self.equal_sides.biased
             ):
                 told += ", but not firm: A beside itself is not shown to be equal"
-        return "; ".join(filter(None, (told, pairs.disturbance([self.compared, self.equal_sides]))))
+        return "; ".join(filter(None, (told, pairs.disturbance([self.compared]))))
+
+    @property
+    def equality(self) -> str:
+        """What A beside itself shows, and how many of its turns were disturbed."""
+        told = self.equal_sides.equality
+        return "; ".join(filter(None, (told, pairs.disturbance([self.equal_sides]))))
 
     @property
     def record(self) -> Comparison:
@@ -82,7 +89,7 @@ class Result:
             ratio=None if series.ci_low is None else series.mean,
             low=series.ci_low,
             high=series.ci_high,
-            equal_sides=self.equal_sides.equality,
+            equal_sides=self.equality,
             restarts=[
                 KeptRestart(
                     of=KINDS[each.beside_itself],
@@ -102,5 +109,7 @@ class Result:
         content = self.record.model_dump()
         write_json(folder / NAME, content)
         path = folder / "versus.html"
-        write_atomically(path, page("versus.html.j2", content))
+        write_atomically(
+            path, page("versus.html.j2", content | {"variables": STEADY | self.environment})
+        )
         return path
