@@ -20,7 +20,7 @@ import torch
 from parbench import errors, machine, software, variables
 from parbench.cell import Cell, Hardware
 from parbench.launch import devices
-from parbench.measure import cores, meters, steering
+from parbench.measure import cores, load, meters, steering
 from training import altered, cell
 
 SCRIPTS = variables.SCRIPTS
@@ -622,3 +622,32 @@ def test_what_gpus_talk_by_is_read_from_a_log_of_nccl(monkeypatch, tmp_path):
     monkeypatch.setenv("PARBENCH_STATE", "elsewhere")
     steering.log_nccl()
     assert os.environ["NCCL_DEBUG_FILE"] == f"{tmp_path}/nccl.%h.%p"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "busy"),
+    [
+        (100, 13.0),  # however little of the work the kernel's samples caught
+        (1300, 13.0),
+        (None, 0.0),  # a sandbox that tells nothing
+    ],
+)
+def test_the_load_on_cores_is_what_was_neither_idle_nor_stolen(monkeypatch, sampled, busy):
+    """In 10 s on each of two cores: 5 idle in all, 1 waiting for a disk, 1 stolen."""
+    monkeypatch.setattr(load.os, "sysconf", {"SC_CLK_TCK": 100}.__getitem__)
+    monkeypatch.setenv("PARBENCH_CORES", "0,1")
+    clock, files = [1000.0], {}
+    monkeypatch.setattr(load.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(load.machine, "read", lambda path: files.get(path, ""))
+
+    def at(work: int, idle: int, disk: int, steal: int) -> load.Load:
+        one = f"{work} 0 0 {idle} {disk} 0 0 {steal} 0 0"
+        files["/proc/stat"] = f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {one}\ncpu1 {one}\ncpu2 7 0 0 7\n"
+        return load.now()
+
+    before = at(7, 7, 7, 7) if sampled else at(0, 0, 0, 0)
+    clock[0] += 10.0
+    after = at(7 + sampled, 257, 57, 57) if sampled else at(0, 0, 0, 0)
+    spent = after - before
+    assert spent.busy == pytest.approx(busy)
+    assert spent.steal == pytest.approx(1.0 if sampled else 0.0)

@@ -13,7 +13,8 @@ from parbench import machine
 
 @dataclass(frozen=True)
 class Load:
-    """Seconds: ``busy`` on the cores with any work, ``steal`` in which the hypervisor ran something
+    """Seconds, of which only differences mean anything: ``busy`` on the cores with any work, which
+    is what passed but neither idle nor stolen; ``steal`` in which the hypervisor ran something
     else, ``waited`` in which any process of the machine waited for a core (PSI; None if the kernel
     has none), ``own`` CPU time of this process and its helpers."""
 
@@ -47,10 +48,11 @@ def now(helpers: Iterable[int] = ()) -> Load:
     rows = [
         [int(part) / tick for part in stat_by_core[core].split()]
         for core in cores
-        if core in stat_by_core
+        if stat_by_core.get(core, "0").strip("0 ")  # sandboxes have nothing but zeros
     ]
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    busy = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
+    # user, nice, system, idle, iowait, irq, softirq, steal: Linux samples the work at its ticks,
+    # and so misses some of what often waits; it measures what is idle.
+    busy = sum(time.monotonic() - row[3] - row[4] - row[7] for row in rows)
     pressure = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
     steal = sum(row[7] for row in rows)
     own = time.process_time() + sum(map(used, helpers))
