@@ -766,7 +766,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
     for text in (made["sentence"], made["figure"]["title"], "Two are faster than one."):
         assert squeezed(text) in first
-    assert made["sentence"].startswith("Of 1 claim, 1 holds in direction alone. 1 of their 1 part")
+    assert made["sentence"].startswith("Of 1 claim, 1 holds in direction alone. 1 of its 1 part")
     parts = ("f-claims", "t-claims-each", "summary")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
