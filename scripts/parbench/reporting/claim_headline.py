@@ -6,7 +6,7 @@ from collections import Counter
 
 from parbench.reporting.text import count, listed
 from parbench.verdicts import words
-from parbench.verdicts.claims import Judged
+from parbench.verdicts.claims import OPEN, Judged
 
 
 def headline(judged: list[Judged]) -> str:
@@ -32,9 +32,8 @@ def headline(judged: list[Judged]) -> str:
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
         text += f" Comparisons are shared by claims {'; '.join(shared)}."
-    if any(part.judged for each in judged for part in each.parts):
-        firm = sum(each.firm for each in judged)
-        text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
+    if decided := [each for each in judged if each.weakness != OPEN]:
+        text += f" {_firm(decided)}."
     scaled = {c.study for each in judged for c in each.comparisons if c.scaled}
     if scaled:
         studies = {each.study for each in judged}
@@ -43,6 +42,15 @@ def headline(judged: list[Judged]) -> str:
         text += f" In {where}, models, data or trainings are not the source's"
         text += " (“What differs from the source” says how)."
     return text
+
+
+def _firm(decided: list[Judged]) -> str:
+    """Return how many verdicts of ``decided`` claims, which hold or do not, are firm, and why the
+    others are not."""
+    weak = Counter(each.weakness for each in decided if not each.firm)
+    told = f"Firm verdicts: {len(decided) - weak.total()} of {len(decided)}"
+    reasons = ", ".join(f"{why} ({number})" for why, number in weak.items())
+    return f"{told}; others: {reasons}" if weak else told
 
 
 def _sharing(judged: list[Judged]) -> list[str]:

@@ -30,6 +30,7 @@ from parbench.verdicts.sequential import ALPHA
 from parbench.verdicts.vouching import vouching
 
 DENIED = "denied by its own numbers"  # the audit's check
+OPEN = "neither held nor refuted"  # and therefore not firm
 NO_CELLS = "no cells"  # of a study, that a part is about
 # Of a part's comparisons that are not judged, the word for the part is the first of these.
 GRAVEST = (words.FAILED_HERE, words.NO_PAIR, words.NOT_COMPARABLE, words.NOT_RUN)
@@ -107,9 +108,9 @@ class Judged:
     """A claim with the verdict that the cells of one ``study`` give it, and its parts.
 
     ``grade``: how near its cells are to the source's (words.GRADES); ``machines``: the fingerprints
-    of those that ran them; ``firm``: the verdict would stand if all claims of the report were
-    judged as one, rests on pairs that are vouched for and mostly undisturbed, and is at the
-    source's own scale.
+    of those that ran them; ``weakness``: why the verdict is not firm, empty if it is: it would
+    stand if all claims of the report were judged as one, rests on pairs that are vouched for and
+    mostly undisturbed, and is at the source's own scale.
     """
 
     name: str
@@ -120,7 +121,12 @@ class Judged:
     reason: str
     grade: str
     machines: tuple[str, ...]
-    firm: bool = False
+    weakness: str = OPEN
+
+    @property
+    def firm(self) -> bool:
+        """Whether the verdict is firm."""
+        return not self.weakness
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -223,7 +229,8 @@ def judge(
         judged += [each for each in of_claim if each.has_cells] or of_claim[:1]
     order = list(by_name)
     judged.sort(key=lambda each: order.index(each.study))
-    return [replace(each, firm=_is_firm(each, by_name[each.study], len(judged))) for each in judged]
+    number = len(judged)
+    return [replace(each, weakness=_weakness(each, by_name[each.study], number)) for each in judged]
 
 
 def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradiction]) -> Judged:
@@ -372,29 +379,28 @@ def _against(parts: Collection[JudgedPart]) -> str:
     return f"too many comparisons for so little against it: {'; '.join(takes)}" if takes else ""
 
 
-def _is_firm(judged: Judged, study: Rebuilt, claims: int) -> bool:
-    """Return whether a claim's verdict is firm, among ``claims`` in a report."""
+def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
+    """Return why a claim's verdict is not firm, among ``claims`` in a report; empty if it is."""
     tested = [each for part in judged.parts for each in part.judged]
-    decided = (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS)
-    if not tested or judged.verdict not in decided or any(each.scaled for each in tested):
-        return False
-    if not all(each.ratios for each in tested):  # no interval stands behind the largest part
-        return False
-    ratios = [ratio for each in tested for ratio in each.ratios]
-    if not all(_is_vouched_for(ratio, study.groups) for ratio in ratios if ratio.pair):
-        return False
+    if not tested or judged.verdict not in (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS):
+        return OPEN
+    if any(each.scaled for each in tested):
+        return "of a scaled copy"
+    if not all(each.ratios for each in tested):
+        return "without an interval, as the largest part"
+    timed = [ratio for each in tested for ratio in each.ratios if ratio.pair]
+    if not all(_is_vouched_for(ratio, study.groups) for ratio in timed):
+        return "by pairs whose equal sides are not shown to be equal"
+    if any(pairs.mostly_disturbed([ratio.pair]) for ratio in timed):
+        return "by pairs mostly disturbed"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
-    return answer != words.UNDECIDED
+    return "not clear enough among all claims" if answer == words.UNDECIDED else ""
 
 
 def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
-    """Return whether equal sides of a pair's kind were equal, and most of its pairs undisturbed."""
+    """Return whether equal sides of a pair's kind were equal."""
     equal = [pair for _, pair in vouching(groups, *ratio.turns)]
-    return (
-        bool(equal)
-        and all(pair.is_equal for pair in equal)
-        and not pairs.mostly_disturbed([ratio.pair])
-    )
+    return bool(equal) and all(pair.is_equal for pair in equal)
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:

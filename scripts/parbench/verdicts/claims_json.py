@@ -37,6 +37,7 @@ def _claim(judged: Judged) -> dict:
         "told": judged.told,
         "reason": judged.reason,
         "firm": judged.firm,
+        "weakness": judged.weakness,
         "grade": judged.grade,
         "machines": list(judged.machines),
         "parts": list(map(part, judged.parts)),
@@ -119,7 +120,7 @@ def junit(made: dict) -> str:
 
 def shown(claim: dict) -> list[str]:
     """Return a claim of results/claims.json as lines of text that fill a screen at most."""
-    firm = ", firm" * claim["firm"]
+    firm = ", firm" if claim["firm"] else f", not firm ({claim['weakness']})"
     machines = ", ".join(claim["machines"]) or "no machine"
     lines = [
         f"{claim['name']} (of {claim['source']}): {claim['claim']}",
