@@ -16,7 +16,7 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
 from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
-from parbench.plan.model import in_file, problem, read_model
+from parbench.plan.model import Problem, in_file, problem, read_model
 from parbench.plan.places import ROOT, shown
 from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
@@ -93,19 +93,48 @@ def checked(
 
     ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
     """
-    named_in = (
-        "--config" if _holds(changes or {}, ["studies"]) else holder(configfiles, ["studies"])
-    )
+    named_in = holder(configfiles, ["studies"], changes)
     config = config | {"studies": _by_name(config.get("studies"), named_in)}
+    if mistake := _mistake(config):
+        if said := _emptied(configfiles, mistake.keys):
+            raise ParbenchError(said)
+        keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
+        if _holds(changes or {}, keys):
+            raise ParbenchError(f"--config: {mistake}")
+        raise ParbenchError(in_file(mistake, _holder(configfiles, keys)))
+    locks = places.ROOT / "containers" / "locks"
+    stacks = [path.name for path in locks.iterdir() if path.is_dir()]
+    if (stack := config["stack"]) not in stacks:
+        where = holder(configfiles, ["stack"], changes)
+        raise ParbenchError(f"{where}: stack: unknown value {stack!r}{nearest(stack, stacks)}")
+    for name in config["override"]:
+        if not places.study(name).exists():
+            where = holder(configfiles, ["override", name], changes)
+            raise ParbenchError(
+                f"{where}: override: unknown study {name!r}{nearest(name, places.studies())}"
+            )
+    return config
+
+
+def _mistake(config: dict) -> Problem | None:
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
-        mistake = problem(Config, config, error)
-        keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
-        if _holds(changes or {}, keys):
-            raise ParbenchError(f"--config: {mistake}") from None
-        raise ParbenchError(in_file(mistake, _holder(configfiles, keys))) from None
-    return config
+        return problem(Config, config, error)
+    return None
+
+
+def _emptied(configfiles: Sequence[str | Path], keys: list) -> str | None:
+    """Return the message for a file in which a key that leads to ``keys`` has no value though keys
+    with values belong there, as those that a later file gives it are then all that it has."""
+    for file in (places.ROOT / "config.yaml", *configfiles):
+        content = read_yaml(file)
+        for count in range(1, len(keys) + 1):
+            if _holds(content, keys[:count]) and _value(content, keys[:count]) is None:
+                mistake = _mistake(merged(load(), content))
+                if mistake and mistake.keys == keys[:count]:
+                    return in_file(mistake, file)
+    return None
 
 
 def _by_name(studies: Any, where: str) -> Any:
@@ -138,10 +167,10 @@ def _by_name(studies: Any, where: str) -> Any:
     return names
 
 
-def holder(configfiles: Sequence[str | Path], key: list) -> str:
+def holder(configfiles: Sequence[str | Path], key: list, changes: dict | None = None) -> str:
     """Return the name of the file whose ``key`` counts: the last that holds it, of config.yaml and
-    the ``configfiles`` laid over it."""
-    return shown(_holder(configfiles, key))
+    the ``configfiles`` laid over it; "--config" if it is among the ``changes`` given there."""
+    return "--config" if _holds(changes or {}, key) else shown(_holder(configfiles, key))
 
 
 def _holder(configfiles: Sequence[str | Path], key: list) -> str | Path:
@@ -151,12 +180,17 @@ def _holder(configfiles: Sequence[str | Path], key: list) -> str | Path:
 
 def _holds(value: Any, key: list) -> bool:
     """Return whether the keys and indices ``key`` lead to a value, be it null."""
-    for part in key:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            return False
+    try:
+        _value(value, key)
+    except (KeyError, IndexError, TypeError):
+        return False
     return bool(key)
+
+
+def _value(value: Any, key: list) -> Any:
+    for part in key:
+        value = value[part]
+    return value
 
 
 def study(name: str) -> Study:

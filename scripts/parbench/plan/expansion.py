@@ -122,12 +122,6 @@ def plan(
     what this machine lacks.
     """
     parsed_config = Config.model_validate({key: config[key] for key in Config.model_fields})
-    folder = places.ROOT / "containers" / "locks"
-    stack_names = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    consistency.known("stack", parsed_config.stack, stack_names, "config.yaml")
-    for study in parsed_config.override:
-        if not places.study(study).exists():
-            configuration.study(study)  # its message names the nearest study
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
     for name in parsed_config.studies:
