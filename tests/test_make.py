@@ -116,14 +116,14 @@ def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, st
     assert report.exists(), said
     assert "This report is not finished: 1 cell not trained yet." in report.read_text()
 
-    trials = work.folder / "scripts/equivalence.py"
-    kept_program = trials.read_text()
-    trials.write_text("raise SystemExit('no trial runs')\n")
+    program = work.folder / "scripts/certificate.py"
+    certifies = program.read_text()
+    program.write_text("raise SystemExit('no certificate')\n")
     said = start().communicate(timeout=HANG_SECONDS)[0]
-    assert "no trial runs" in said
+    assert "no certificate" in said
     assert "This report is not finished: all cells are done, but the run" in report.read_text()
 
-    trials.write_text(kept_program)
+    program.write_text(certifies)
     second = start()
     said = second.communicate(timeout=HANG_SECONDS)[0]
     assert second.returncode == 0, said

@@ -199,15 +199,22 @@ class Compared:
         return sequential.within(self.series.interval(), self.series.margin(EQUAL)) == HOLDS
 
     @property
+    def equal_reading(self) -> str:
+        """Whether equal sides are: ``equal within 5 %``, ``biased: ...``, ``not checked: ...``."""
+        if few := self.series.too_few:
+            return f"not checked: {few}"
+        if self.biased:
+            return "biased: what it is to tell is void"
+        return f"equal within {EQUAL:.0%}" if self.is_equal else "not checked: too wide"
+
+    @property
     def equality(self) -> str:
-        """For example ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
-        series, interval = self.series, self.series.interval()
-        if interval is None:
-            return f"not checked: {series.too_few}"
+        """The same with its numbers: ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
+        series = self.series
+        if series.too_few:
+            return self.equal_reading
         ends = f"{series.mean:.3f} [{series.ci_low:.3f}, {series.ci_high:.3f}]"
-        word = f"equal within {EQUAL:.0%}" if self.is_equal else "not checked: too wide"
-        word = "biased: what it is to tell is void" if self.biased else word
-        return f"{ends} of {series.seeds} restarts: {word}"
+        return f"{ends} of {series.seeds} restarts: {self.equal_reading}"
 
 
 def disturbance(compared: Iterable[Compared]) -> str:

@@ -42,7 +42,7 @@ class TimedPair:
         if not self.compared.restarts:
             return ""
         if self.is_of_equal_sides:
-            return self.compared.equality.partition(": ")[2]
+            return self.compared.equal_reading
         if why := void(groups, (self.group, self.baseline), self.turns):
             return f"void: {why}"
         if (self.compared.series.ci_low or 0) > self.group.most_by_devices(self.baseline):
