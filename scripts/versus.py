@@ -185,7 +185,7 @@ def main() -> None:
     page = result.write(asked.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
     if not result.equal_sides.biased:
-        more = 5 if is_decided(found) else max(15, minutes_left(found, found))
+        more = max(5 if is_decided(found) else 15, minutes_left(found, found))
         words = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
         purpose = "narrow the interval" if is_decided(found) else "add restarts"
         print(f'To {purpose}: make versus ARGS="{words}"')

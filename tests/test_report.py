@@ -368,7 +368,7 @@ def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):
     study = constructed.usual_study(published=None)
     groups = [Group("net", "eager", CPU1), *groups]
     data = collect(constructed.write_study(tmp_path, study, groups))
-    assert data["turns"] == "Compared in turns: 2 faster, 1 slower and 1 undecided, of 4."
+    assert data["turns"] == "Compared in turns: of 4, 2 faster, 1 slower and 1 undecided."
 
 
 def test_no_time_of_a_shared_cell_stands_beside_a_ratio(tmp_path):

@@ -458,8 +458,8 @@ class WorkflowRun:
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done.
 
-        Where none failed, only if all are done, so that a certificate failed, or if the caller asks
-        for it: after Ctrl-C nobody waits for a report.
+        Where none failed, only if all are done and a certificate is not, or if the caller asks for
+        it: after Ctrl-C nobody waits for a report.
         """
         print(
             "The run stopped: by the error told above or, if none is, because it was interrupted. "
@@ -472,6 +472,7 @@ class WorkflowRun:
             unfinished.tell(self.plan, failed, self.inside_report_image)
             return
         done = sum(map(self._is_done, self.asked))
-        wanted = done == len(self.asked) or os.environ.get("PARBENCH_REPORT_WHEN_STOPPED")
-        if done and wanted:
+        certified = all(Path(path).exists() for path in self.certificates_of(self.plan.studies))
+        wanted = os.environ.get("PARBENCH_REPORT_WHEN_STOPPED")
+        if done and (wanted or (done == len(self.asked) and not certified)):
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parbench import machine
@@ -13,22 +13,15 @@ from parbench import machine
 
 @dataclass(frozen=True)
 class Load:
-    """Seconds, of which only differences mean anything: ``busy`` on the cores with any work, which
-    is what passed but neither idle nor stolen; ``steal`` in which the hypervisor ran something
-    else, ``waited`` in which any process of the machine waited for a core (PSI; None if the kernel
-    has none), ``own`` CPU time of this process and its helpers."""
+    """What passed between two readings, in seconds: ``busy`` on the cores with any work, ``steal``
+    in which the hypervisor ran something else, ``waited`` in which any process of the machine
+    waited for a core (PSI; None if the kernel has none), ``own`` CPU time of this process and its
+    helpers."""
 
     busy: float
     steal: float
     waited: float | None
     own: float
-
-    def __sub__(self, earlier: Load) -> Load:
-        """Return the load since ``earlier``."""
-        waited = None if self.waited is None else self.waited - earlier.waited
-        return Load(
-            self.busy - earlier.busy, self.steal - earlier.steal, waited, self.own - earlier.own
-        )
 
     def times(self, share: float) -> Load:
         """Return this share of it."""
@@ -36,27 +29,58 @@ class Load:
         return Load(share * self.busy, share * self.steal, waited, share * self.own)
 
 
-def now(helpers: Iterable[int] = ()) -> Load:
+@dataclass(frozen=True)
+class Core:
+    """Seconds of one core so far: of ``work``, as Linux samples it at its ticks, which misses some
+    of what often waits; in which it was ``idle``, which Linux measures; ``steal``."""
+
+    work: float
+    idle: float
+    steal: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The load so far: of each core, at a moment ``at``, with what passed of ``waited`` and
+    ``own``, as in Load."""
+
+    at: float
+    cores: Mapping[str, Core]
+    waited: float | None
+    own: float
+
+    def __sub__(self, earlier: Reading) -> Load:
+        """Return the load since ``earlier``. A core was busy for what was neither idle nor stolen;
+        for nothing where no work was sampled, as both are told in hundredths of a second, whose
+        rounding would add up over idle cores."""
+        passed, busy, steal = self.at - earlier.at, 0.0, 0.0
+        for name, core in self.cores.items():
+            then = earlier.cores.get(name, core)
+            steal += core.steal - then.steal
+            if core.work > then.work:
+                busy += passed - (core.idle - then.idle) - (core.steal - then.steal)
+        waited = None if self.waited is None else self.waited - earlier.waited
+        return Load(busy, steal, waited, self.own - earlier.own)
+
+
+def now(helpers: Iterable[int] = ()) -> Reading:
     """Return the load so far on the cores that the launcher locked, or that this process may use.
 
     ``helpers`` are other processes that work for this one.
     """
     locked = os.environ.get("PARBENCH_CORES")
-    cores = locked.split(",") if locked else map(str, os.sched_getaffinity(0))
+    names = locked.split(",") if locked else map(str, os.sched_getaffinity(0))
     tick = os.sysconf("SC_CLK_TCK")
     stat_by_core = dict(re.findall(r"^cpu(\d+) (.*)$", machine.read("/proc/stat"), re.MULTILINE))
-    rows = [
-        [int(part) / tick for part in stat_by_core[core].split()]
-        for core in cores
-        if stat_by_core.get(core, "0").strip("0 ")  # sandboxes have nothing but zeros
-    ]
-    # user, nice, system, idle, iowait, irq, softirq, steal: Linux samples the work at its ticks,
-    # and so misses some of what often waits; it measures what is idle.
-    busy = sum(time.monotonic() - row[3] - row[4] - row[7] for row in rows)
+    cores = {}
+    for name in names:
+        if name in stat_by_core:
+            row = [int(part) / tick for part in stat_by_core[name].split()]
+            # user, nice, system, idle, iowait, irq, softirq, steal
+            cores[name] = Core(sum(row[:3]) + sum(row[5:7]), sum(row[3:5]), row[7])
     pressure = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
-    steal = sum(row[7] for row in rows)
     own = time.process_time() + sum(map(used, helpers))
-    return Load(busy, steal, pressure and int(pressure[1]) / 1e6, own)
+    return Reading(time.monotonic(), cores, pressure and int(pressure[1]) / 1e6, own)
 
 
 def used(process: int) -> float:

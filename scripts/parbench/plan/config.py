@@ -96,7 +96,7 @@ def checked(
     named_in = holder(configfiles, ["studies"], changes)
     config = config | {"studies": _by_name(config.get("studies"), named_in)}
     if mistake := _mistake(config):
-        if said := _emptied(configfiles, mistake.keys):
+        if said := _emptied(config, configfiles, mistake.keys):
             raise ParbenchError(said)
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
         if _holds(changes or {}, keys):
@@ -107,12 +107,6 @@ def checked(
     if (stack := config["stack"]) not in stacks:
         where = holder(configfiles, ["stack"], changes)
         raise ParbenchError(f"{where}: stack: unknown value {stack!r}{nearest(stack, stacks)}")
-    for name in config["override"]:
-        if not places.study(name).exists():
-            where = holder(configfiles, ["override", name], changes)
-            raise ParbenchError(
-                f"{where}: override: unknown study {name!r}{nearest(name, places.studies())}"
-            )
     return config
 
 
@@ -124,13 +118,14 @@ def _mistake(config: dict) -> Problem | None:
     return None
 
 
-def _emptied(configfiles: Sequence[str | Path], keys: list) -> str | None:
-    """Return the message for a file in which a key that leads to ``keys`` has no value though keys
-    with values belong there, as those that a later file gives it are then all that it has."""
+def _emptied(config: dict, configfiles: Sequence[str | Path], keys: list) -> str | None:
+    """Return the message for a file in which a key that leads to ``keys`` has no value though it
+    takes a mapping: what a later file gives it is then all that it has in ``config``."""
     for file in (places.ROOT / "config.yaml", *configfiles):
         content = read_yaml(file)
         for count in range(1, len(keys) + 1):
-            if _holds(content, keys[:count]) and _value(content, keys[:count]) is None:
+            is_empty = _holds(content, keys[:count]) and _value(content, keys[:count]) is None
+            if is_empty and isinstance(_value(config, keys[:count]), dict):
                 mistake = _mistake(merged(load(), content))
                 if mistake and mistake.keys == keys[:count]:
                     return in_file(mistake, file)

@@ -36,6 +36,7 @@ from parbench.plan.study import Variant
 from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
 from parbench.software import Software
 from parbench.training import learning_rate
+from parbench.words import nearest
 
 
 @dataclass(eq=False)  # compared by identity
@@ -122,6 +123,11 @@ def plan(
     what this machine lacks.
     """
     parsed_config = Config.model_validate({key: config[key] for key in Config.model_fields})
+    for study in parsed_config.override:
+        if not places.study(study).exists():
+            where = configuration.holder(configfiles, ["override", study], changes)
+            hint = nearest(study, places.studies())
+            raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
     for name in parsed_config.studies:

@@ -143,7 +143,7 @@ def in_file(mistake: Problem, path: str | Path) -> str:
     """Return the message for a ``mistake`` in a YAML file, with what YAML made of a value."""
     scalar = None if mistake.last else as_typed(path, mistake.keys)
     if scalar is not None and not scalar.typed:  # as in `slurm:`
-        said = "has no value; write one, or leave the key out"
+        said = "has no value; write one"
         return f"{shown(path)}, line {scalar.line}: {dotted(mistake.keys)}: {said}"
     if scalar is not None and "should be a valid string" in mistake.said:
         return f"{shown(path)}, line {scalar.line}: {mistake}; put it in quotes: '{scalar.typed}'"

@@ -6,7 +6,7 @@ from collections import Counter
 
 from parbench.reporting.text import count, listed
 from parbench.verdicts import words
-from parbench.verdicts.claims import OPEN, Judged
+from parbench.verdicts.claims import NOT_DECIDED, Judged
 
 
 def headline(judged: list[Judged]) -> str:
@@ -32,7 +32,7 @@ def headline(judged: list[Judged]) -> str:
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
         text += f" Comparisons are shared by claims {'; '.join(shared)}."
-    if decided := [each for each in judged if each.weakness != OPEN]:
+    if decided := [each for each in judged if each.weakness != NOT_DECIDED]:
         text += f" {_firm(decided)}."
     scaled = {c.study for each in judged for c in each.comparisons if c.scaled}
     if scaled:

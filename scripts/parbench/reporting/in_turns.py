@@ -73,17 +73,22 @@ def headline(studies: Iterable[Study]) -> str:
     equal sides were equal. Empty without pairs."""
     told: list[str] = []
     readings, equal = Counter(), Counter()
+    studies = [study for study in studies if study.pairs]
     for study in studies:
+        name = f"{study.name}, " * (len(studies) > 1)
         for pair in timed_pairs(study.by_id):
-            reading = pair.reading(study.groups, study.study.tolerance.relative) or NOT_MEASURED
+            reading = pair.reading(study.groups, study.study.tolerance.relative)
+            reading = reading or "; ".join(pair.compared.reasons) or NOT_MEASURED
             if pair.is_of_equal_sides:
                 equal[reading] += 1
                 continue
-            sides = f"{pair.group.model}, {pair.variant} {_times_as_fast(pair.compared.series)}"
+            sides = (
+                f"{name}{pair.group.model}, {pair.variant} {_times_as_fast(pair.compared.series)}"
+            )
             told.append(f"{sides} {pair.baseline.variant}: {reading}")
             readings[reading.partition(":")[0]] += 1
     counts = [f"{number} {reading}" for reading, number in readings.most_common()]
-    of_many = [f"{listed(counts)}, of {len(told)}"] if len(told) > FEW else told
+    of_many = [f"of {len(told)}, {listed(counts)}"] if len(told) > FEW else told
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
     sentences = [("Compared in turns", of_many), ("Equal sides", of_equal)]
     return " ".join(f"{opening}: {'; '.join(texts)}." for opening, texts in sentences if texts)

@@ -107,7 +107,9 @@ def unfinished(studies: list[Study], stopped: bool = False) -> dict | None:
     parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
     parts += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
     if stopped and not parts:
-        parts = ["all cells are done, but the run stopped before all of their certificates were"]
+        parts = [
+            "all cells are done, but the run stopped before its certificates and its report were"
+        ]
     sentences = [f"This report is not finished: {listed(parts)}."] if parts else []
     lacking = {
         study.evidence.file: sum(part.waiting for part in _parts([study]))

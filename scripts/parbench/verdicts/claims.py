@@ -30,7 +30,7 @@ from parbench.verdicts.sequential import ALPHA
 from parbench.verdicts.vouching import vouching
 
 DENIED = "denied by its own numbers"  # the audit's check
-OPEN = "neither held nor refuted"  # and therefore not firm
+NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
 NO_CELLS = "no cells"  # of a study, that a part is about
 # Of a part's comparisons that are not judged, the word for the part is the first of these.
 GRAVEST = (words.FAILED_HERE, words.NO_PAIR, words.NOT_COMPARABLE, words.NOT_RUN)
@@ -121,7 +121,7 @@ class Judged:
     reason: str
     grade: str
     machines: tuple[str, ...]
-    weakness: str = OPEN
+    weakness: str = NOT_DECIDED
 
     @property
     def firm(self) -> bool:
@@ -383,11 +383,11 @@ def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
     """Return why a claim's verdict is not firm, among ``claims`` in a report; empty if it is."""
     tested = [each for part in judged.parts for each in part.judged]
     if not tested or judged.verdict not in (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS):
-        return OPEN
+        return NOT_DECIDED
     if any(each.scaled for each in tested):
         return "of a scaled copy"
     if not all(each.ratios for each in tested):
-        return "without an interval, as the largest part"
+        return "of the largest part, which has no interval"
     timed = [ratio for each in tested for ratio in each.ratios if ratio.pair]
     if not all(_is_vouched_for(ratio, study.groups) for ratio in timed):
         return "by pairs whose equal sides are not shown to be equal"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from parbench.plan.published import in_words
 from parbench.verdicts import words
-from parbench.verdicts.claims import Judged, JudgedPart
+from parbench.verdicts.claims import NOT_DECIDED, Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
 
@@ -120,7 +120,8 @@ def junit(made: dict) -> str:
 
 def shown(claim: dict) -> list[str]:
     """Return a claim of results/claims.json as lines of text that fill a screen at most."""
-    firm = ", firm" if claim["firm"] else f", not firm ({claim['weakness']})"
+    weak = "" if claim["weakness"] == NOT_DECIDED else f", not firm ({claim['weakness']})"
+    firm = ", firm" if claim["firm"] else weak
     machines = ", ".join(claim["machines"]) or "no machine"
     lines = [
         f"{claim['name']} (of {claim['source']}): {claim['claim']}",

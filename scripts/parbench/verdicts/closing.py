@@ -74,14 +74,16 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
     strategy, variant = first.strategy, first.variant
     strategy = variant if variant.startswith(strategy) else f"{strategy} ({variant})"
     line = [first.model, strategy, first.hardware]
-    if first.status == words.NOT_RUN:
-        return [*line, f"not run: {first.reason.split('; ')[0]}"]
     accuracy, time, speedup = (
         rows.get("test_accuracy"),
         rows.get("train_seconds", rows.get("total_seconds")),
         rows.get("speedup"),
     )
     status = "" if first.status == words.OK else f"{first.status}; "
+    if first.status == words.NOT_RUN:
+        if not speedup or speedup.mean is None:
+            return [*line, f"not run: {first.reason.split('; ')[0]}"]
+        accuracy, time, status = None, None, "in turns alone; "
     return [
         *line,
         spread(accuracy, 100, ".1f", " %") if accuracy else "",

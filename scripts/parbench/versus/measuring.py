@@ -55,7 +55,7 @@ def compare(
     until = time.monotonic() + 60 * minutes
     found = list(earlier)
     other_a = replace(a, label=f"{a.label}'s second copy")
-    narrows = bool(found) and is_decided(found)
+    narrows = bool(found) and is_decided(found) and not of(found, True).biased
     while narrows or not is_decided(found):
         checks = not _is_checked(found) and len(of(found, True).restarts) < len(
             of(found, False).restarts
@@ -84,7 +84,9 @@ def of(found: list[Measured], beside_itself: bool) -> Compared:
 def _line(measured: Measured, one: str, other: str) -> str:
     """Return what a restart of ``one`` and ``other`` found."""
     compared = Compared((measured.restart,), (), ())
-    ratio = f"{one} is {math.exp(measured.restart.value):.3f} times as fast as {other} in it"
+    ratio = (
+        f"{one} is {math.exp(measured.restart.value):.3f} times as fast as {other} in this restart"
+    )
     return "; ".join(filter(None, (ratio, pairs.disturbance([compared]))))
 
 
