@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
+from parbench import strategies
 from parbench.cell import Pair
 from parbench.files import read_json
 from parbench.launch.ranks import LOOK_SECONDS, SETTLE_SECONDS, Heartbeats, Ranks
@@ -108,9 +109,10 @@ class Slice(Turn):
 
 def turn_seconds(pair: Pair) -> float:
     """Return how long a turn of ``pair`` lasts: on GPUs, whose energy NVML tells some ten times a
-    second, a whole slice."""
+    second, and where short turns slow a strategy down, a whole slice."""
     on_gpus = any(side.hardware.device != "cpu" for side in pair.sides)
-    return SLICE_SECONDS if on_gpus else TURN_SECONDS
+    short = all(strategies.load(side.strategy.name).SHORT_TURNS for side in pair.sides)
+    return TURN_SECONDS if short and not on_gpus else SLICE_SECONDS
 
 
 def warmed_up(

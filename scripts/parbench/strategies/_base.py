@@ -39,6 +39,8 @@ class Strategy:
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     # parbench/training/<name>.py: takes turns as a side of a pair; None: it cannot be one.
     TURNS: ClassVar[str | None] = "turns"
+    # Whether it trains as fast as ever in turns of a tenth of a second; else they last a second.
+    SHORT_TURNS: ClassVar[bool] = True
     # Why its cells are not run by themselves, but as sides of pairs alone; None: they are.
     NOT_ALONE: ClassVar[str | None] = None
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding

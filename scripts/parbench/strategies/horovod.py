@@ -24,6 +24,7 @@ class Strategy(_data_parallel.DataParallel):
     """One rank of a Horovod job."""
 
     IMAGE = "horovod"  # containers/horovod.def
+    SHORT_TURNS = False  # measured in docs/verdicts.md
     REFUSES: ClassVar[dict[str, str]] = {
         "memory_format": "Horovod sends contiguous gradients alone",
     }
