@@ -21,8 +21,9 @@ from launched import Launched, launched_pairs, wait_for
 from parbench import files
 from parbench.bench import benchmarks
 from parbench.bench import pairs as known
+from parbench.cell import Pair
 from parbench.deploy import apptainer, images
-from parbench.launch.turns import TURN_SECONDS, Turn, warmed_up
+from parbench.launch.turns import SLICE_SECONDS, TURN_SECONDS, Turn, turn_seconds, warmed_up
 from parbench.measure import provenance
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
@@ -129,6 +130,13 @@ def held(it: Launched, side: int) -> subprocess.Popen:
 
 
 # ---------------------------------------------------------------- turns
+
+
+def test_horovod_has_turns_of_a_second():
+    def seconds(strategy: str) -> float:
+        return turn_seconds(Pair("a", 0, (training.cell(), training.cell(strategy, 2))))
+
+    assert (seconds("ddp"), seconds("horovod")) == (TURN_SECONDS, SLICE_SECONDS)
 
 
 @pytest.mark.parametrize(
