@@ -470,9 +470,13 @@ class WorkflowRun:
         failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:
             unfinished.tell(self.plan, failed, self.inside_report_image)
-            return
-        done = sum(map(self._is_done, self.asked))
-        certified = all(Path(path).exists() for path in self.certificates_of(self.plan.studies))
-        wanted = os.environ.get("PARBENCH_REPORT_WHEN_STOPPED")
-        if done and (wanted or (done == len(self.asked) and not certified)):
+        elif self._is_uncertified() or (
+            os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and any(map(self._is_done, self.asked))
+        ):
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")
+
+    def _is_uncertified(self) -> bool:
+        """Return whether all that is lacking is a certificate."""
+        certificates = map(Path, self.certificates_of(self.plan.studies))
+        is_lacking = not all(map(Path.exists, certificates))
+        return is_lacking and bool(self.asked) and all(map(self._is_done, self.asked))
