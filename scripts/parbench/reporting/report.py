@@ -41,12 +41,13 @@ def collect(
     studies = [Study(plan, table, cells, proofs) for plan, table in pairs]
     environments = panels.environments(studies)
     claims, judged = claim_tables.section(studies, claimed, published or [])
+    claiming = {each.study for each in judged}
     return {
         "title": f"parbench: {_names(studies)}",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
         "claims": claims,
-        "turns": in_turns.headline(s for s in studies if s.name not in {c.study for c in judged}),
+        "turns": in_turns.headline(each for each in studies if each.name not in claiming),
         "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
         "machines": same_cells(studies),
