@@ -27,7 +27,8 @@ GRACE_SECONDS = 60  # for processes that are about to end when the last test of 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give each file to one worker, and all users of an expensive fixture to one worker.
+    """Give each file to one worker, and all users of an expensive fixture to one worker; what is
+    scattered goes to the worker that is free.
 
     Tests that take minutes are skipped unless PARBENCH_REQUIRE names `whole`.
     """
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("whole") and not require.required("whole"):
             item.add_marker(long)
+        if item.get_closest_marker("scattered"):
+            continue
         shared = {"cluster", "quickstart"} & set(item.fixturenames)
         group = min(shared) if shared else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))

@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,6 @@ from typing import Any
 
 import pypdf
 import pytest
-import yaml
 
 from workspace import ROOT, Workspace
 
@@ -260,58 +258,6 @@ def texts(part: Any) -> Iterator[str]:
                 yield value
             elif key != "facts":  # the commits that measured, and the like
                 yield from texts(value)
-
-
-# --- messages for what a user gets wrong ----------------------------------------------------------
-
-
-def said(work: Workspace, case: Mapping[str, Any]) -> str:
-    """Return the message for the mistake ``case``, made in ``work`` and undone."""
-    changes = {work.folder / file: v for file, v in case.items() if file not in ("run", "says")}
-    before = {path: path.read_text() for path in changes if path.exists()}
-    for path, change in changes.items():
-        if isinstance(change, str):
-            path.write_text(change)
-        else:
-            for old, new in change.items():
-                work.edit(str(path.relative_to(work.folder)), old, new)
-    words = case.get("run", "scripts/cells.py list").split()
-    done = work.run(*words, check=False)
-    for path in changes:
-        path.write_text(before[path]) if path in before else path.unlink()
-    assert done.returncode != 0, done.stdout
-    if "snakemake" in words:  # which prints more than our message
-        text = re.search(r"error: .*", done.stdout + done.stderr)[0]
-    else:
-        assert "Traceback" not in done.stderr
-        text = done.stderr.rstrip()
-    # The location of the code may change.
-    return text.replace(f"{work.folder}/", "").replace("scripts/parbench/", "scripts/")
-
-
-def test_messages_for_mistakes(tmp_path):
-    """Each is one clear error, reported before anything runs, and unchanged."""
-    path = GOLDEN / "mistakes.yaml"
-    cases = yaml.safe_load(path.read_text())
-    works = [Workspace(tmp_path / f"work-{number}") for number in range(2)]
-    for work in works:  # the study they are made in, kept for this test
-        shutil.copy(GOLDEN / "five.yaml", work.folder / "studies/quickstart.yaml")
-
-    def half(number: int) -> list[str]:
-        return [said(works[number], case) for case in list(cases.values())[number::2]]
-
-    with ThreadPoolExecutor(2) as pool:
-        halves = list(pool.map(half, range(2)))
-    messages = {name: halves[n % 2][n // 2] for n, name in enumerate(cases)}
-    if REWRITE:
-        text = re.sub(r"\n  says: \|\n(?:    .*\n)+", "\n", path.read_text())
-        for name, message in messages.items():
-            said_so = "  says: |\n" + textwrap.indent(message, "    ") + "\n"
-            pattern = rf"(?m)^{re.escape(name)}:\n(?:  .*\n)+"
-            text = re.sub(pattern, lambda found, said_so=said_so: found[0] + said_so, text)
-        path.write_text(text)
-        cases = yaml.safe_load(text)
-    assert messages == {name: case.get("says", "").rstrip() for name, case in cases.items()}
 
 
 # --- the README's commands ------------------------------------------------------------------------

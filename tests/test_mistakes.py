@@ -1,0 +1,97 @@
+"""What a user reads after a mistake, as tests/contract/mistakes.yaml lists it.
+
+Each is made as a user makes it and must be answered by one clear error before anything runs. One
+alone is tested by `-k 'an unknown stack'`; after a change on purpose, rewrite the messages and read
+the difference:
+
+    REWRITE_CONTRACT=1 python -m pytest tests/test_mistakes.py
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workspace import ROOT, Workspace
+
+CATALOGUE = Path(__file__).parent / "contract" / "mistakes.yaml"  # of the checkout
+MISTAKES = yaml.safe_load((ROOT / "tests/contract/mistakes.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory):
+    """Return a work folder whose quickstart is the study that most mistakes are made in."""
+    work = Workspace(tmp_path_factory.mktemp("mistakes") / "work")
+    shutil.copy(ROOT / "tests/contract/five.yaml", work.folder / "studies/quickstart.yaml")
+    return work
+
+
+@contextmanager
+def made(work: Workspace, mistake: Mapping[str, Any]) -> Iterator[None]:
+    """Change the files of ``work`` that ``mistake`` names, and change them back."""
+    changes = {work.folder / name: v for name, v in mistake.items() if name not in ("run", "says")}
+    before = {path: path.read_text() for path in changes if path.exists()}
+    try:
+        for path, change in changes.items():
+            if isinstance(change, str):
+                path.write_text(change)
+            else:
+                for old, new in change.items():
+                    work.edit(str(path.relative_to(work.folder)), old, new)
+        yield
+    finally:
+        for path in changes:
+            path.write_text(before[path]) if path in before else path.unlink(missing_ok=True)
+
+
+def message(work: Workspace, command: str) -> str:
+    """Run ``command`` in ``work``, which must fail, and return the error that it prints."""
+    done = work.run(*command.split(), check=False)
+    assert done.returncode != 0, done.stdout
+    if "snakemake" in command:  # which prints more than our message
+        text = re.search(r"error: .*", done.stdout + done.stderr)[0]
+    else:
+        assert "Traceback" not in done.stderr
+        text = done.stderr.rstrip()
+    # The location of the code may change.
+    return text.replace(f"{work.folder}/", "").replace("scripts/parbench/", "scripts/")
+
+
+def rewrite(name: str, says: str) -> None:
+    """Write what the mistake ``name`` is answered by into the catalogue, whoever writes beside."""
+    said = "  says: |\n" + textwrap.indent(says, "    ") + "\n"
+    pattern = rf"(?m)^({re.escape(name)}:\n(?:  (?!says).*\n)+)(?:  says: \|\n(?:    .*\n)+)?"
+    with CATALOGUE.open("r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        text = re.sub(pattern, lambda found: found[1] + said, file.read())
+        file.seek(0)
+        file.truncate()
+        file.write(text)
+
+
+@pytest.mark.scattered
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_by_its_message(work, name):
+    mistake = MISTAKES[name]
+    with made(work, mistake):
+        says = message(work, mistake.get("run", "scripts/cells.py list"))
+    if "REWRITE_CONTRACT" in os.environ:
+        rewrite(name, says)
+    else:
+        assert says == mistake.get("says", "").rstrip()
+
+
+def test_each_message_is_listed_once():
+    counts = Counter(mistake.get("says") for mistake in MISTAKES.values())
+    assert [says for says, count in counts.items() if count > 1] == []
