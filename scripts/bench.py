@@ -12,7 +12,7 @@ from pathlib import Path
 
 from parbench import git, machine
 from parbench.bench.benchmarks import BENCHMARKS, ROOT, Context
-from parbench.bench.turns import line
+from parbench.bench.timing import line
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path, write_json
 

@@ -19,11 +19,10 @@ import sys
 from pathlib import Path
 
 from parbench.arguments import duration
-from parbench.deploy import bundle, deployment, environment, images
+from parbench.deploy import bundle, containers, deployment, host_environment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
-from parbench.plan import config as configuration
-from parbench.plan import expansion, state
+from parbench.plan import config_files, expansion, state
 
 
 def needed(
@@ -37,7 +36,7 @@ def needed(
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
-        needed_images.add(images.image("report", config["stack"], config["images"]))
+        needed_images.add(containers.image("report", config["stack"], config["images"]))
     folders = set()
     for name in {side.dataset.name for side in sides}:
         path = Path(config["datasets"][name].get("path", "/"))
@@ -61,7 +60,7 @@ def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> No
     ):
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
-        images.ensure(image, {**settings, "unpack": False})
+        containers.ensure(image, {**settings, "unpack": False})
 
 
 def main() -> None:
@@ -78,7 +77,7 @@ def main() -> None:
     parser.add_argument(
         "--bare",
         action="store_true",
-        help=f"for measuring on a machine that has {', '.join(environment.BARE)}",
+        help=f"for measuring on a machine that has {', '.join(host_environment.BARE)}",
     )
     parser.add_argument(
         "--most-mib", type=duration, default=60, help="of a bare archive (default: 60)"
@@ -88,7 +87,7 @@ def main() -> None:
     configfiles = arguments.configfile
     bundle.require_clean()
     bare, most_mib = arguments.bare, arguments.most_mib if arguments.bare else math.inf
-    config = configuration.read(configfiles)
+    config = config_files.read(configfiles)
     config = deployment.settle({**config, "deployment": "host"} if bare else config)
     plan = expansion.plan(config, configfiles)
     contents = needed(config, plan, arguments.environment, bare, most_mib)
@@ -100,9 +99,9 @@ def main() -> None:
     bundle.write(out, contents)
     print(
         f"{out}  {out.stat().st_size / 2**20:,.0f} MiB\n"
-        f"The other machine needs Linux ({environment.python_identity()[1]}), {bundle.PYTHON}, make"
-        f"{' and Apptainer' if contents.images else ''}"
-        f"{' with ' + ', '.join(environment.BARE) if bare else ''}; there: tar xf, cd, make "
+        f"The other machine needs Linux ({host_environment.python_identity()[1]}), "
+        f"{bundle.PYTHON}, make{' and Apptainer' if contents.images else ''}"
+        f"{' with ' + ', '.join(host_environment.BARE) if bare else ''}; there: tar xf, cd, make "
         + ("measure MINUTES=9" if bare else "report")
         + f' ARGS="{" ".join(overlay)}"' * bool(configfiles)
     )

@@ -9,13 +9,12 @@ import sys
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
-from parbench.plan import config as configuration
-from parbench.plan import expansion, places, state, writing
+from parbench.plan import config_files, expansion, places, state, writing
 
 
 def command(cell_id: str, plan: expansion.Plan) -> None:
     """Print the command that trains a cell, ready to paste."""
-    from parbench.launch import command as commands
+    from parbench.launch import cell_commands
 
     if cell_id in plan.not_run:
         raise ParbenchError(f"{cell_id} is not run here: {plan.not_run[cell_id]}")
@@ -32,7 +31,7 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
         print(f"its data are not there yet; first: {make}", file=sys.stderr)
     home, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
     files = [home / name for name in ("metrics.json", "log.txt")]
-    print(commands.Task(cell, home / "cell.json", data, *files).typed())
+    print(cell_commands.Task(cell, home / "cell.json", data, *files).typed())
 
 
 def _take_sources(parser: argparse.ArgumentParser, when: str) -> None:
@@ -49,20 +48,22 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     _take_sources(parser, "first")
-    commands = parser.add_subparsers(dest="action", required=True)
-    commands.add_parser("list", help="all cells with their state")
+    subcommands = parser.add_subparsers(dest="action", required=True)
+    subcommands.add_parser("list", help="all cells with their state")
     for name, text in (
         ("why", "why a cell would run again"),
         ("command", "the command that trains a cell, to paste"),
     ):
-        commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
-    for command_parser in commands.choices.values():
+        subcommands.add_parser(name, help=text).add_argument(
+            "cell", help="id, or a unique part of it"
+        )
+    for command_parser in subcommands.choices.values():
         _take_sources(command_parser, "last")
     arguments = parser.parse_args()
     places.require_root("cells.py")
     studies = [*arguments.study_first, *arguments.study_last]
     files = [*arguments.configfile_first, *arguments.configfile_last]
-    config = deployment.settle(configuration.read(files, {"studies": studies} if studies else {}))
+    config = deployment.settle(config_files.read(files, {"studies": studies} if studies else {}))
     plan = expansion.plan(config, files)
     if arguments.action == "list":
         state.show_all(plan)

@@ -2,13 +2,13 @@
 
 import importlib.util
 
-from parbench.deploy import environment
+from parbench.deploy import host_environment
 from parbench.errors import ParbenchError, run_main
 
 
 def main() -> None:
     """Write the crate. Raises ParbenchError if the environment lacks rocrate."""
-    if environment.entered() and importlib.util.find_spec("rocrate") is None:
+    if host_environment.entered() and importlib.util.find_spec("rocrate") is None:
         raise ParbenchError("rocrate is not installed: make env ARGS=crate")
     from parbench.reporting import crate
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -I` leaves it out
 
-from parbench.deploy import doctor, environment
+from parbench.deploy import doctor, host_environment
 from parbench.errors import run_main
 from parbench.files import user_path
 
@@ -20,9 +20,9 @@ def cluster(configfiles: list[Path]) -> list[doctor.Check]:
     check = doctor.slurm()
     if check.state != doctor.OK:
         return [doctor.Check("Slurm", doctor.MISSING, check.found, check.costs, check.mend, True)]
-    folder = environment.ensure("current")
+    folder = host_environment.ensure("current")
     if Path(sys.prefix) != folder:
-        environment.execute(folder, ["python", *sys.argv])
+        host_environment.execute(folder, ["python", *sys.argv])
     from parbench.launch import slurm_site
 
     return list(slurm_site.examine(configfiles))

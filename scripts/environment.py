@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from parbench.deploy import environment
+from parbench.deploy import host_environment
 from parbench.errors import run_main
 
 
@@ -30,13 +30,13 @@ def main() -> int:
         command.add_argument("--stack", default="current", help="a folder of containers/locks/")
     arguments = parser.parse_args()
     if arguments.command == "exec":
-        folder = environment.ensure(arguments.stack)
-        environment.add(arguments.add, arguments.stack)
-        environment.execute(folder, arguments.program)
-    names = environment.optional(arguments.stack) if arguments.all else arguments.packages
-    environment.require_optional(names, arguments.stack)
-    folder = environment.ensure(arguments.stack)
-    environment.add(names, arguments.stack, retry=True)
+        folder = host_environment.ensure(arguments.stack)
+        host_environment.add(arguments.add, arguments.stack)
+        host_environment.execute(folder, arguments.program)
+    names = host_environment.optional(arguments.stack) if arguments.all else arguments.packages
+    host_environment.require_optional(names, arguments.stack)
+    folder = host_environment.ensure(arguments.stack)
+    host_environment.add(names, arguments.stack, retry=True)
     print(folder)
     return 0
 

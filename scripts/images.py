@@ -12,22 +12,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from parbench.deploy import images
+from parbench.deploy import containers
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path, write_json
-from parbench.plan import config as configuration
+from parbench.plan import config_files
 from parbench.words import nearest
 
 
 def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
     """Return the stack, and `images` of the configuration."""
     if arguments.plan is not None:
-        return images.read_plan(arguments.plan)
-    config = configuration.read(arguments.configfile)
+        return containers.read_plan(arguments.plan)
+    config = config_files.read(arguments.configfile)
     return arguments.stack or config["stack"], config["images"]
 
 
-def show(one: images.Image) -> None:
+def show(one: containers.Image) -> None:
     """Print one line about an image."""
     if facts := one.facts:
         size = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
@@ -59,20 +59,22 @@ def main() -> int:
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     stack, settings = planned(arguments)
-    names = images.names(stack)
+    names = containers.names(stack)
     for name in (requested := getattr(arguments, "names", None) or names):
         if name not in names:
             reason = f"containers/ holds no {name}.def{nearest(name, names)}"
             raise ParbenchError(f"there is no image {name!r}: {reason}")
-    for image in [images.image(name, stack, settings) for name in requested]:
+    for image in [containers.image(name, stack, settings) for name in requested]:
         if arguments.action == "list":
             show(image)
         elif arguments.action == "run":
             with tempfile.TemporaryDirectory(prefix="parbench-") as folder:
-                command, variables = images.inside(image, settings, arguments.program, Path(folder))
+                command, variables = containers.inside(
+                    image, settings, arguments.program, Path(folder)
+                )
                 return subprocess.run(command, env=variables, check=False).returncode
         else:
-            path = images.ensure(image, settings)["path"]
+            path = containers.ensure(image, settings)["path"]
             if arguments.out is None:
                 print(path)
             else:  # cells depend on this file, which changes when the image does

@@ -14,8 +14,7 @@ from parbench import arguments as command_line
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.launch import run_lock, slurm, slurm_cluster
-from parbench.plan import config as configuration
-from parbench.plan import expansion
+from parbench.plan import config_files, expansion
 from parbench.plan.yaml_file import read_yaml
 
 
@@ -39,9 +38,9 @@ def main() -> None:
     if arguments.dryrun:
         return
     run_lock.require_none()
-    changes = configuration.laid_over(arguments.config or [])
+    changes = config_files.laid_over(arguments.config or [])
     typed = any(method.name == "APPTAINER" for method in arguments.software_deployment_method)
-    config = deployment.settle(configuration.read(files, changes), typed)
+    config = deployment.settle(config_files.read(files, changes), typed)
     software = deployment.CompletedSoftware(config)
     if arguments.executor == "slurm":
         lacking = slurm.lacking(slurm_cluster.ask(), config, files, software)

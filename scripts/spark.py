@@ -15,8 +15,7 @@ from parbench.deploy import deployment
 from parbench.errors import run_main
 from parbench.files import user_path
 from parbench.launch import spark_cluster
-from parbench.plan import config as configuration
-from parbench.plan import places
+from parbench.plan import config_files, places
 
 
 def main() -> int:
@@ -39,7 +38,7 @@ def main() -> int:
     if arguments.action == "down":
         print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
         return 0
-    config = deployment.settle(configuration.read(arguments.configfile))
+    config = deployment.settle(config_files.read(arguments.configfile))
     address = spark_cluster.up(
         config, arguments.workers, arguments.cores, arguments.memory, arguments.port
     )

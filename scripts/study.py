@@ -25,8 +25,7 @@ from parbench.audit import draft, printed_table
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path, write_atomically
-from parbench.plan import config as configuration
-from parbench.plan import consistency, expansion, places, state
+from parbench.plan import config_files, consistency, expansion, places, state
 from parbench.terminal import say
 from parbench.verdicts import forecast, preview
 
@@ -90,10 +89,10 @@ def _check_free(name: str, folder: Path) -> None:
 def check(options: argparse.Namespace) -> None:
     """Show a study as it would be run, without running anything. Raises ParbenchError."""
     named = options.study
-    if named in configuration.read(options.configfile)["studies"]:
+    if named in config_files.read(options.configfile)["studies"]:
         named = str(places.study(named))  # a configfile may name it by its path
     changes = {"studies": [named]}
-    config = deployment.settle(configuration.read(options.configfile, changes))
+    config = deployment.settle(config_files.read(options.configfile, changes))
     consistency.stated_claims()
     plan = expansion.plan(config, options.configfile, changes)
     (name,) = config["studies"]

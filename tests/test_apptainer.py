@@ -13,7 +13,7 @@ import pytest
 
 from parbench.deploy import apptainer
 from parbench.errors import ParbenchError
-from parbench.launch import command as launch_command
+from parbench.launch import cell_commands
 from parbench.launch.devices import Lent
 from require import require
 from training import altered, cell
@@ -135,14 +135,14 @@ def test_an_ordinary_user_runs_images(tmp_path):
 def test_gpu_ranks_in_an_image_reach_the_sites_network(stub, tmp_path, monkeypatch):
     """InfiniBand's devices where there are some, and what the site says to NCCL."""
     stub()
-    monkeypatch.setattr(launch_command, "INFINIBAND", tmp_path)
+    monkeypatch.setattr(cell_commands, "INFINIBAND", tmp_path)
     monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
     value = altered(cell("ddp"), hardware={"device": "cuda", "nodes": 2})
     paths = [tmp_path / "cells" / name for name in ("cell.json", "metrics.json", "log.txt")]
-    task = launch_command.Task(value, paths[0], tmp_path / "data", *paths[1:])
+    task = cell_commands.Task(value, paths[0], tmp_path / "data", *paths[1:])
     for device, reached in (("cuda", True), ("cpu", False)):
         side = altered(value, hardware={"device": device})
-        made = launch_command.programs(
+        made = cell_commands.programs(
             replace(task, cell=side),
             0,
             None,

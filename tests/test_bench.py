@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import bench
-from parbench.bench import benchmarks
-from parbench.bench import pairs as known
+from parbench.bench import benchmarks, known_pairs
 from parbench.errors import ParbenchError
 from workspace import ROOT
 
@@ -73,7 +72,7 @@ def test_planning_of_many_cells(context):
 
 def test_the_share_of_its_cores_that_a_cell_does_not_account_for(context, monkeypatch):
     """`make bench ARGS=cores` shows that it is small, which takes an idle machine."""
-    monkeypatch.setattr(known.strategies, "names", lambda: ["ddp", "spark", "stream"])
+    monkeypatch.setattr(known_pairs.strategies, "names", lambda: ["ddp", "spark", "stream"])
     (row,) = benchmarks.cores(context, models={"simple_cnn": {}})
     assert row.what == "used by other programs, ddp"
     assert 0 <= row.values[0] < 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from parbench.deploy import apptainer, bundle, environment, uv
+from parbench.deploy import apptainer, bundle, host_environment, uv
 from parbench.errors import ParbenchError
 from require import require
 from test_environment import Clone, tiny_wheel, uv_wheel
@@ -152,7 +152,7 @@ def bare(tmp_path_factory) -> Path:
     words = ["venv", "--quiet", "--seed", "--allow-existing", "--python", sys.executable]
     uv.run(program, [*words, str(folder)])
     words = ["pip", "install", "--python", python, "--constraints", str(folder / "pins.txt")]
-    uv.run(program, [*words, *environment.BARE])
+    uv.run(program, [*words, *host_environment.BARE])
     return folder
 
 

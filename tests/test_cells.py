@@ -18,12 +18,12 @@ from parbench import models, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
-from parbench.plan import config, expansion, places, state
+from parbench.plan import config_files, expansion, places, state
 from parbench.plan.options import all_options
 from parbench.software import Software
 from parbench.verdicts import asked
 from parbench.verdicts.forecast import forecast
-from parbench.verdicts.published import PublishedSource
+from parbench.verdicts.matching import PublishedSource
 from workspace import Workspace, add_pairs
 
 
@@ -31,7 +31,7 @@ from workspace import Workspace, add_pairs
 def base(monkeypatch):
     """Return the project's configuration on a machine with two cores and Horovod."""
     monkeypatch.setattr(Software, "without_horovod", lambda self: None)
-    value = config.load()
+    value = config_files.load()
     value["available"] = {"cpu": 2}
     value["deployment"] = "host"
     value["override"] = {"quickstart": {"seeds": [0, 1, 2]}}
@@ -39,7 +39,7 @@ def base(monkeypatch):
 
 
 def planned(base, **changes):
-    return expansion.plan(config.checked({**base, **changes}))
+    return expansion.plan(config_files.checked({**base, **changes}))
 
 
 # --- what a plan holds ---
@@ -97,9 +97,9 @@ def test_an_override_is_laid_over_a_study_and_told(base):
 
 
 def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base, monkeypatch):
-    study = config.study("gorantla2024-cpu")
+    study = config_files.study("gorantla2024-cpu")
     study.assumed["options"] = {"gpipe": {"chunks": 2, "checkpoint": "always"}}
-    monkeypatch.setattr(config, "study", lambda name: study)
+    monkeypatch.setattr(config_files, "study", lambda name: study)
     plan = planned(base, studies=["gorantla2024-cpu"]).studies["gorantla2024-cpu"]
     options = {group.variant: group.options for group in plan.groups}
     assert (options["gpipe-1-1"]["chunks"], options["gpipe-1-1"]["checkpoint"]) == (2, "always")
@@ -236,8 +236,9 @@ def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():
 def test_planning_never_imports_torch(tmp_path):
     """Nor others that slow a workflow's start; tested in a process of its own."""
     program = (
-        "import sys; sys.path.insert(0, 'scripts'); from parbench.plan import config, expansion; "
-        "expansion.plan(config.checked(config.load())); "
+        "import sys; sys.path.insert(0, 'scripts'); "
+        "from parbench.plan import config_files, expansion; "
+        "expansion.plan(config_files.checked(config_files.load())); "
         "print(*({'torch', 'numpy', 'pandas', 'jsonschema'} & set(sys.modules)))"
     )
     assert Workspace(tmp_path / "work folder").run("-c", program).stdout.strip() == ""

@@ -10,7 +10,7 @@ import constructed
 from parbench.equivalence import certificate
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.errors import ParbenchError
-from parbench.plan import config, expansion
+from parbench.plan import config_files, expansion
 from parbench.runs import records
 from shown import collect, render
 
@@ -91,8 +91,8 @@ def test_a_cell_is_certified_or_it_is_said_why_not(tmp_path, changes, rows, prob
 
 def test_what_predicts_is_certified_like_what_trains_where_it_could_train():
     """Its pairs rest on the same blocks, compiled, for example."""
-    values = {**config.load(), "studies": ["torch-compile-cpu"], "deployment": "host"}
-    plans = expansion.plan(config.checked(values), lacking=lambda group, cell: None).studies
+    values = {**config_files.load(), "studies": ["torch-compile-cpu"], "deployment": "host"}
+    plans = expansion.plan(config_files.checked(values), lacking=lambda group, cell: None).studies
     plan = plans["torch-compile-cpu"].model_dump()
     compiled = [each for each in plan["groups"] if each["training"]["compile"] == "default"]
     assert compiled

@@ -30,11 +30,11 @@ from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.plan.study_plan import About, StudyPlan
 from parbench.runs import records
-from parbench.verdicts import claims, claims_json, words
+from parbench.verdicts import claims, claims_json, terms
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group, groups_of
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared, Restart, restart
-from parbench.verdicts.published import PublishedSource
 from shown import collect, pdf_text, render, squeezed
 from workspace import ROOT
 
@@ -114,12 +114,12 @@ MEMORY = "peak_memory_process_mib"
 @pytest.mark.parametrize(
     ("op", "mib", "direction", "verdict"),
     [
-        (">", 60, words.AS_CLAIMED, words.HOLDS),
-        ("<", 60, words.OPPOSITE, words.FAILS),
-        ("<", 100, words.NO_DIFFERENCE, words.FAILS),
-        ("same", 102, words.AS_CLAIMED, words.HOLDS),
-        ("same", 120, words.DIFFERENT, words.FAILS),
-        ("report", 120, words.REPORTED, words.REPORTED),
+        (">", 60, terms.AS_CLAIMED, terms.HOLDS),
+        ("<", 60, terms.OPPOSITE, terms.FAILS),
+        ("<", 100, terms.NO_DIFFERENCE, terms.FAILS),
+        ("same", 102, terms.AS_CLAIMED, terms.HOLDS),
+        ("same", 120, terms.DIFFERENT, terms.FAILS),
+        ("report", 120, terms.REPORTED, terms.REPORTED),
     ],
 )
 def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, direction, verdict):
@@ -141,16 +141,16 @@ def scores(*accuracies, op="same", images=1000, **more):
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({"accuracies": (0.801, 0.8, 0.799, 0.8)}, words.AS_CLAIMED),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85)}, words.DIFFERENT),
-        ({"accuracies": (0.84, 0.8, 0.8, 0.79)}, words.UNDECIDED),
-        ({"accuracies": (0.84, 0.8, 0.8, 0.79), "margin": 0.2}, words.AS_CLAIMED),
-        ({"accuracies": (0.8,) * 4, "margin": 0.001}, words.AS_CLAIMED),  # three images of 1,000
+        ({"accuracies": (0.801, 0.8, 0.799, 0.8)}, terms.AS_CLAIMED),
+        ({"accuracies": (0.851, 0.85, 0.849, 0.85)}, terms.DIFFERENT),
+        ({"accuracies": (0.84, 0.8, 0.8, 0.79)}, terms.UNDECIDED),
+        ({"accuracies": (0.84, 0.8, 0.8, 0.79), "margin": 0.2}, terms.AS_CLAIMED),
+        ({"accuracies": (0.8,) * 4, "margin": 0.001}, terms.AS_CLAIMED),  # three images of 1,000
         # The resolution is one image, however alike the seeds are.
-        ({"accuracies": (0.82,) * 4, "op": ">"}, words.AS_CLAIMED),
-        ({"accuracies": (0.82,) * 4, "op": ">", "images": 100}, words.UNDECIDED),
-        ({"accuracies": (0.801, 0.8, 0.799, 0.8), "op": ">"}, words.NO_DIFFERENCE),
-        ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, words.REPORTED),
+        ({"accuracies": (0.82,) * 4, "op": ">"}, terms.AS_CLAIMED),
+        ({"accuracies": (0.82,) * 4, "op": ">", "images": 100}, terms.UNDECIDED),
+        ({"accuracies": (0.801, 0.8, 0.799, 0.8), "op": ">"}, terms.NO_DIFFERENCE),
+        ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, terms.REPORTED),
     ],
 )
 def test_scores_are_compared_by_their_difference(given, verdict):
@@ -161,13 +161,13 @@ def test_scores_are_compared_by_their_difference(given, verdict):
 def test_what_is_lacking_is_said():
     lacking = group("ddp", CPU2, not_run="needs 2x A100")
     made = judged(FASTER, EAGER, lacking)
-    assert (made.verdict, made.reason) == (words.NOT_TESTED, "needs 2x A100")
+    assert (made.verdict, made.reason) == (terms.NOT_TESTED, "needs 2x A100")
     for groups in ((EAGER,), (EAGER, group("ddp", CPU2, training={"learning_rate": 0.5}))):
         made = judged(FASTER, *groups)
-        assert (made.verdict, made.reason) == (words.NOT_TESTED, "no cells")
+        assert (made.verdict, made.reason) == (terms.NOT_TESTED, "no cells")
     assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this alone",)
     alone = judged(FASTER, EAGER, group("ddp", CPU2))
-    assert (alone.verdict, alone.reason) == (words.NOT_TESTED, words.NO_PAIR)
+    assert (alone.verdict, alone.reason) == (terms.NOT_TESTED, terms.NO_PAIR)
     derived = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="speedup")
     (one,) = judged(derived, EAGER, group("ddp", CPU2)).comparisons
     assert one.reasons == (
@@ -183,7 +183,7 @@ def test_a_side_that_failed_in_any_seed_is_not_measured(failed):
     status = ["out_of_memory"] * failed + ["ok"] * (4 - failed)
     ddp = group("ddp", CPU2, 60, status_by_seed=status)
     made = judged(SMALLER, EAGER, ddp)
-    assert made.verdict == words.NOT_TESTED
+    assert made.verdict == terms.NOT_TESTED
     assert made.reason == f"failed here: out of memory in {failed} of 4 seeds of ddp"
 
 
@@ -208,12 +208,12 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     claim = ratio({"devices": 2}, {"devices": 1}, "<", MEMORY)
     made = judged(claim, *groups)
     assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
-    assert made.verdict == words.HOLDS
+    assert made.verdict == terms.HOLDS
     # And nothing stands in for it where it was not run.
     groups[1] = group("ddp", CPU2, 60, not_run="needs 2x A100", **own)
     made = judged(claim, *groups)
     assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
-    assert (made.verdict, made.reason) == (words.NOT_TESTED, "needs 2x A100")
+    assert (made.verdict, made.reason) == (terms.NOT_TESTED, "needs 2x A100")
 
 
 def test_options_alone_are_compared_on_the_same_devices():
@@ -230,7 +230,7 @@ def test_an_option_may_be_named_by_the_default_that_cells_leave_out():
     hook = group("ddp-hook", CPU2, 60, options={"hook": "fp16"})
     claim = ratio({"options": {"hook": "none"}}, {"options": {"hook": "fp16"}}, ">", MEMORY)
     made = judged(claim, group("ddp", CPU2), hook)
-    assert made.verdict == words.HOLDS
+    assert made.verdict == terms.HOLDS
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
@@ -247,20 +247,20 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert len(judged(models, EAGER, gpu).comparisons[0].ratios) == 1
     a100 = group("eager-a100", make_hardware("cuda", 1, gpu_model="A100", name="a100x1"))
     cards = ratio({"gpu": "T4"}, {"gpu": "A100"}, "same", "test_accuracy")
-    assert judged(cards, gpu, a100).verdict == words.NOT_TESTED  # one with TF32, one without
+    assert judged(cards, gpu, a100).verdict == terms.NOT_TESTED  # one with TF32, one without
     steps = {"training": {"steps": 5}}
     few = judged(same, group("eager-cpu", CPU1, **steps), group("eager-gpu", T4, **steps))
     assert few.comparisons[0].reasons == ("paper-cpu has no cell that measures test_accuracy",)
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
-    assert made.verdict == words.NOT_TESTED
+    assert made.verdict == terms.NOT_TESTED
 
 
 @pytest.mark.parametrize(
     ("sure", "study", "verdict"),
     [
-        (Sure.CERTAIN, "paper", words.IMPOSSIBLE),
-        (Sure.WEAK, "paper", words.NOT_TESTED),
-        (Sure.CERTAIN, "another", words.NOT_TESTED),
+        (Sure.CERTAIN, "paper", terms.IMPOSSIBLE),
+        (Sure.WEAK, "paper", terms.NOT_TESTED),
+        (Sure.CERTAIN, "another", terms.NOT_TESTED),
     ],
 )
 def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdict):
@@ -313,40 +313,40 @@ def test_a_claim_is_what_its_parts_say_with_their_coverage(models, sentence):
 @pytest.mark.parametrize(
     ("size", "word"),
     [
-        (1.66, words.AS_PUBLISHED),
-        (2.5, words.SMALLER),
-        (1.2, words.LARGER),
-        ([1.6, 1.7], words.AS_PUBLISHED),
-        ([2.5, 3.0], words.SMALLER),
-        ([1.1, 1.2], words.LARGER),
+        (1.66, terms.AS_PUBLISHED),
+        (2.5, terms.SMALLER),
+        (1.2, terms.LARGER),
+        ([1.6, 1.7], terms.AS_PUBLISHED),
+        ([2.5, 3.0], terms.SMALLER),
+        ([1.1, 1.2], terms.LARGER),
     ],
 )
 def test_size_is_an_answer_of_its_own(size, word):
     """Measured: 1.667."""
     made = judged(parted({"model": "a", "size": size}), *GOOD)
-    assert answers(made) == [(words.AS_CLAIMED, word)]
-    holds = words.HOLDS if word == words.AS_PUBLISHED else words.HOLDS_IN_DIRECTION
+    assert answers(made) == [(terms.AS_CLAIMED, word)]
+    holds = terms.HOLDS if word == terms.AS_PUBLISHED else terms.HOLDS_IN_DIRECTION
     assert made.verdict == holds
     # Of a ratio below 1, smaller is closer to 1, too.
     sizes = [1 / each for each in size] if isinstance(size, list) else 1 / size
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<", MEMORY, size=sizes)
-    assert answers(judged(claim, *GOOD)) == [(words.AS_CLAIMED, word)]
+    assert answers(judged(claim, *GOOD)) == [(terms.AS_CLAIMED, word)]
 
 
 def test_groups_that_differ_from_the_source_decide_nothing():
     eager, ddp = GOOD
     made = judged(SMALLER, eager, ddp.model_copy(update={"differs": "it repeats"}))
-    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NOT_COMPARABLE)
+    assert (made.verdict, made.reason) == (terms.NOT_TESTED, terms.NOT_COMPARABLE)
     assert made.comparisons[0].reasons == ("differs from the source: it repeats",)
     assert made.comparisons[0].measured.seeds == 4  # and are shown
 
 
 def test_what_differs_in_scores_alone_is_still_told_apart_by_all_else():
     groups = [GOOD[0], GOOD[1].model_copy(update={"scores_differ": "its images are not shuffled"})]
-    assert judged(SMALLER, *groups).verdict == words.HOLDS
+    assert judged(SMALLER, *groups).verdict == terms.HOLDS
     scored = ratio({"strategy": "eager"}, {"strategy": "ddp"}, "same", "test_accuracy")
     made = judged(scored, *groups)
-    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NOT_COMPARABLE)
+    assert (made.verdict, made.reason) == (terms.NOT_TESTED, terms.NOT_COMPARABLE)
 
 
 def test_studies_are_judged_each_for_itself():
@@ -359,7 +359,7 @@ def test_studies_are_judged_each_for_itself():
     ]
     made = claims.judge(claim, studies, [])
     found = [(each.study, each.verdict) for each in made]
-    assert found == [("one", words.HOLDS), ("two", words.FAILS)]
+    assert found == [("one", terms.HOLDS), ("two", terms.FAILS)]
     assert [each.study for each in claims.judge(claim, studies[2:], [])] == ["three"]
 
 
@@ -379,7 +379,7 @@ STATES = ("ok", "ok", "ok", "not run", "failed", "differs")
 STUDIES = st.dictionaries(
     st.sampled_from(MODELS), st.tuples(st.sampled_from((60, 98, 100, 160)), st.sampled_from(STATES))
 )
-HOLDING = {words.HOLDS, words.HOLDS_IN_DIRECTION}
+HOLDING = {terms.HOLDS, terms.HOLDS_IN_DIRECTION}
 
 
 def groups_in(study) -> list[Group]:
@@ -415,7 +415,7 @@ def test_no_group_turns_a_verdict_that_the_claim_does_not_name_or_that_is_taken_
     failed = study | {model: (study[model][0], "failed")} if model in study else study
     for changed in (fewer, failed):
         turned = {made.verdict, judged(about(named), *groups_in(changed)).verdict}
-        assert not (words.FAILS in turned and turned & HOLDING)
+        assert not (terms.FAILS in turned and turned & HOLDING)
 
 
 @given(st.sets(st.sampled_from(MODELS), min_size=1), STUDIES, STUDIES)
@@ -458,7 +458,7 @@ LARGEST = {"test": {"metric": "operator_self_seconds", "op": "largest", "expecte
 
 
 @pytest.mark.parametrize(
-    ("hardware", "answer"), [(CPU1, words.AS_CLAIMED), (T4, words.NOT_COMPARABLE)]
+    ("hardware", "answer"), [(CPU1, terms.AS_CLAIMED), (T4, terms.NOT_COMPARABLE)]
 )
 def test_operators_are_compared_where_the_source_has_their_clock(hardware, answer):
     profiled = group("eager-profiled", hardware, training={"profile": "operators"})
@@ -497,13 +497,13 @@ FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
 @pytest.mark.parametrize(
     ("claim", "ratios", "direction"),
     [
-        (FASTER, FAST, words.AS_CLAIMED),
-        (FASTER, SLOW, words.OPPOSITE),  # regardless of whole trainings
-        (FASTER, (0.9, 1.1, 1.3, 0.8), words.UNDECIDED),
-        (FASTER, FAST[:3], words.UNDECIDED),
-        (FASTER, (1.001, 0.999, 1.001, 0.999), words.NO_DIFFERENCE),
-        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, words.AS_CLAIMED),
-        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "same"), FAST, words.DIFFERENT),
+        (FASTER, FAST, terms.AS_CLAIMED),
+        (FASTER, SLOW, terms.OPPOSITE),  # regardless of whole trainings
+        (FASTER, (0.9, 1.1, 1.3, 0.8), terms.UNDECIDED),
+        (FASTER, FAST[:3], terms.UNDECIDED),
+        (FASTER, (1.001, 0.999, 1.001, 0.999), terms.NO_DIFFERENCE),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, terms.AS_CLAIMED),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "same"), FAST, terms.DIFFERENT),
     ],
 )
 def test_pairs_decide_by_themselves(claim, ratios, direction):
@@ -517,16 +517,16 @@ def test_pairs_decide_without_whole_trainings():
         each.model_copy(update={"not_run": "not measured", "runs": (), "cell_runs": ()})
         for each in (EAGER, DDP)
     )
-    assert judged(FASTER, eager, ddp).comparisons[0].verdict == words.NOT_RUN
-    assert answers(judged(FASTER, eager, turns(ddp, eager, *FAST))) == [(words.AS_CLAIMED, "")]
+    assert judged(FASTER, eager, ddp).comparisons[0].verdict == terms.NOT_RUN
+    assert answers(judged(FASTER, eager, turns(ddp, eager, *FAST))) == [(terms.AS_CLAIMED, "")]
 
 
 def test_predicting_is_told_by_pairs_of_predicting():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)
-    assert judged(claim, EAGER, trained).reason == words.NO_PAIR
+    assert judged(claim, EAGER, trained).reason == terms.NO_PAIR
     predicted = DDP.model_copy(update={"predicting": turns(DDP, EAGER, *SLOW).pairs})
-    assert judged(claim, EAGER, predicted).verdict == words.FAILS
+    assert judged(claim, EAGER, predicted).verdict == terms.FAILS
 
 
 @pytest.mark.parametrize(
@@ -547,10 +547,10 @@ def test_energy_is_told_by_pairs_that_read_it_and_no_number_of_devices_bounds_it
     eager, ddp = group("eager", T4), group("ddp", T4 | {"devices": 2})
     times = turns(ddp, eager, *FAST)
     made = judged(claim, eager, times)
-    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NO_PAIR)
+    assert (made.verdict, made.reason) == (terms.NOT_TESTED, terms.NO_PAIR)
     energy = turns(ddp, eager, 3.99, 4.0, 4.01, 4.0).pairs
     made = judged(claim, eager, times.model_copy(update={"energy": energy}))
-    assert answers(made) == [(words.AS_CLAIMED, words.AS_PUBLISHED)]
+    assert answers(made) == [(terms.AS_CLAIMED, terms.AS_PUBLISHED)]
 
 
 def test_a_restart_of_energy_is_made_of_joules():
@@ -566,10 +566,10 @@ def test_a_restart_of_energy_is_made_of_joules():
 def test_a_rate_cannot_grow_by_more_than_the_devices_give():
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, ">", "samples_per_second", size=3.0)
     made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
-    assert answers(made) == [(words.AS_CLAIMED, words.CANNOT_BE_SHOWN)]
+    assert answers(made) == [(terms.AS_CLAIMED, terms.CANNOT_BE_SHOWN)]
     devices = {"strategy": "ddp", "devices": 2}
     claim = ratio(devices, {"strategy": "eager"}, ">", "samples_per_second", size=3.0)
-    assert judged(claim, EAGER, turns(DDP, EAGER, *FAST)).verdict == words.IMPOSSIBLE
+    assert judged(claim, EAGER, turns(DDP, EAGER, *FAST)).verdict == terms.IMPOSSIBLE
 
 
 def test_the_gain_of_one_choice_is_told_apart_from_that_of_another():
@@ -587,7 +587,7 @@ def test_the_gain_of_one_choice_is_told_apart_from_that_of_another():
         [{"options": {"backend": "gloo"}}, {"options": {"backend": "mpi"}}],
     ):
         (one,) = judged(ratio(*sides, contrast=choices), *gains(choices)).comparisons
-        assert one.verdict == words.AS_CLAIMED
+        assert one.verdict == terms.AS_CLAIMED
         assert one.measured.mean == pytest.approx(1.5 / 0.8, rel=0.01)
 
 
@@ -610,7 +610,7 @@ def test_restarts_tell_over_how_many_sessions_and_days_they_are_spread():
 
 def test_a_pair_that_failed_in_any_restart_is_not_measured():
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, failed=1))
-    assert made.verdict == words.NOT_TESTED
+    assert made.verdict == terms.NOT_TESTED
     assert made.reason == "failed here: out of memory in 1 of 5 restarts"
     assert made.comparisons[0].measured.seeds == 4  # and is shown
 
@@ -619,7 +619,7 @@ def test_a_comparison_without_a_pair_is_shown_and_decides_nothing():
     other = two("other", 60)
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST), *other)
     verdicts = {each.ratios[0].over.model: each.verdict for each in made.comparisons}
-    assert verdicts == {"net": words.AS_CLAIMED, "other": words.NO_PAIR}
+    assert verdicts == {"net": terms.AS_CLAIMED, "other": terms.NO_PAIR}
 
 
 # ---------------------------------------------------------------- what devices can give
@@ -628,27 +628,27 @@ def test_a_comparison_without_a_pair_is_shown_and_decides_nothing():
 @pytest.mark.parametrize(
     ("claim", "verdict", "size"),
     [
-        ({"size": 1.5}, words.HOLDS, words.AS_PUBLISHED),
-        ({"size": 1.9}, words.HOLDS_IN_DIRECTION, words.SMALLER),
+        ({"size": 1.5}, terms.HOLDS, terms.AS_PUBLISHED),
+        ({"size": 1.9}, terms.HOLDS_IN_DIRECTION, terms.SMALLER),
         # Two devices give the source at most 2.
-        ({"size": 3.0}, words.IMPOSSIBLE, words.CANNOT_BE_SHOWN),
-        ({"size": [2.0, 3.0]}, words.HOLDS_IN_DIRECTION, words.SMALLER),
-        ({"size": [2.0, 3.0], "bound": 1.99}, words.IMPOSSIBLE, words.SMALLER),
-        ({"size": 1.4, "bound": 1}, words.IMPOSSIBLE, words.LARGER),
+        ({"size": 3.0}, terms.IMPOSSIBLE, terms.CANNOT_BE_SHOWN),
+        ({"size": [2.0, 3.0]}, terms.HOLDS_IN_DIRECTION, terms.SMALLER),
+        ({"size": [2.0, 3.0], "bound": 1.99}, terms.IMPOSSIBLE, terms.SMALLER),
+        ({"size": 1.4, "bound": 1}, terms.IMPOSSIBLE, terms.LARGER),
     ],
 )
 def test_what_the_sources_own_devices_cannot_give_is_impossible(claim, verdict, size):
     test = ratio({"strategy": "eager"}, {"strategy": "ddp", "devices": 2}, **claim)
     made = judged(test, EAGER, turns(DDP, EAGER, *FAST))
-    assert (made.verdict, answers(made)) == (verdict, [(words.AS_CLAIMED, size)])
+    assert (made.verdict, answers(made)) == (verdict, [(terms.AS_CLAIMED, size)])
 
 
 def test_what_only_our_devices_cannot_give_is_no_size():
     """The source's four devices give four times, two here at most two."""
     test = ratio({"strategy": "eager"}, {"strategy": "ddp"}, size=3.0, bound=4)
     made = judged(test, EAGER, turns(DDP, EAGER, *FAST))
-    assert made.verdict == words.HOLDS_IN_DIRECTION
-    assert answers(made) == [(words.AS_CLAIMED, words.CANNOT_BE_SHOWN)]
+    assert made.verdict == terms.HOLDS_IN_DIRECTION
+    assert answers(made) == [(terms.AS_CLAIMED, terms.CANNOT_BE_SHOWN)]
     assert "at most 2.00" in made.comparisons[0].reasons[-1]
 
 
@@ -658,7 +658,7 @@ def test_what_the_sources_own_numbers_deny_is_impossible():
     eager, ddp = group("eager", CPU1, told=told[0]), group("ddp", CPU2, 60, told=told[1])
     denied = Contradiction(claims.DENIED, Sure.CERTAIN, "paper", "", (2, 3), ("a", 0))
     made = judged(FASTER, eager, turns(ddp, eager, *FAST), rows=rows, found=[denied])
-    assert (made.verdict, answers(made)) == (words.IMPOSSIBLE, [(words.AS_CLAIMED, "")])
+    assert (made.verdict, answers(made)) == (terms.IMPOSSIBLE, [(terms.AS_CLAIMED, "")])
 
 
 # ---------------------------------------------------------------- equal sides, and firm verdicts
@@ -667,14 +667,14 @@ def test_what_the_sources_own_numbers_deny_is_impossible():
 def test_where_equal_sides_differ_pairs_tell_nothing():
     biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
     made = judged(FASTER, EAGER, biased)
-    assert (made.verdict, answers(made)) == (words.NOT_TESTED, [(words.NOT_COMPARABLE, "")])
+    assert (made.verdict, answers(made)) == (terms.NOT_TESTED, [(terms.NOT_COMPARABLE, "")])
     assert "equal sides differ on 2 CPU cores" in made.comparisons[0].reasons[0]
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
-    assert judged(FASTER, EAGER, equal).verdict == words.HOLDS
+    assert judged(FASTER, EAGER, equal).verdict == terms.HOLDS
     # Equal sides of another kind, such as of predicting, vouch for nothing.
     other = biased.pairs[DDP.id]
     predicting = turns(DDP, EAGER, *FAST).model_copy(update={"predicting": {DDP.id: other}})
-    assert judged(FASTER, EAGER, predicting).verdict == words.HOLDS
+    assert judged(FASTER, EAGER, predicting).verdict == terms.HOLDS
 
 
 VOUCHED = (1.001, 0.999, 1.001, 0.999)
@@ -706,7 +706,7 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, w
 )
 def test_a_verdict_says_where_most_of_its_turns_were_disturbed(disturbed, told):
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, disturbed=disturbed))
-    assert made.verdict == words.HOLDS
+    assert made.verdict == terms.HOLDS
     assert (made.sentence == "holds") if not told else (told in made.sentence)
     assert (made.told == "holds") if not told else (told in made.told)
 
@@ -775,9 +775,9 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
 
 
 def test_a_source_may_say_so_much_or_more(tmp_path):
-    for least, word in ((1.6, words.AS_PUBLISHED), (2.5, words.SMALLER)):
+    for least, word in ((1.6, terms.AS_PUBLISHED), (2.5, terms.SMALLER)):
         made = judged(parted({"model": "a", "size": [least, None]}), *GOOD)
-        assert answers(made) == [(words.AS_CLAIMED, word)]
+        assert answers(made) == [(terms.AS_CLAIMED, word)]
     data = make_report(tmp_path, {"test": FASTER["test"] | {"size": [1.5, None]}})
     html, _ = render(data)
     assert "1.50 or more" in html
@@ -794,13 +794,13 @@ def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch
     by_schema.check(made, "judged", "claims.json")
     schema = yaml.safe_load((by_schema.SCHEMAS / "judged.schema.yaml").read_text())
     verdict = schema["$defs"]["claim"]["properties"]["verdict"]
-    assert verdict["enum"] == list(words.CLAIM_VERDICTS)
+    assert verdict["enum"] == list(terms.CLAIM_VERDICTS)
     (claim,) = made["claims"]
     (part,) = claim["parts"]
-    assert (claim["verdict"], part["size"]) == (words.HOLDS_IN_DIRECTION, words.LARGER)
+    assert (claim["verdict"], part["size"]) == (terms.HOLDS_IN_DIRECTION, terms.LARGER)
     by_model = {each["groups"][0][0].partition(".")[0]: each for each in part["comparisons"]}
     assert by_model["resnet18"]["measured"]["mean"] == pytest.approx(1.61, abs=0.01)
-    assert by_model["swin"]["direction"] == words.FAILED_HERE
+    assert by_model["swin"]["direction"] == terms.FAILED_HERE
 
     (tmp_path / "claims.json").write_text(json.dumps(made))
     monkeypatch.chdir(ROOT)
@@ -825,10 +825,10 @@ def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch
     assert "judges no claims: its studies make none" in said("list")
 
 
-JUNIT = {words.HOLDS: [], words.FAILS: ["failure"], words.IMPOSSIBLE: ["failure"]}
+JUNIT = {terms.HOLDS: [], terms.FAILS: ["failure"], terms.IMPOSSIBLE: ["failure"]}
 
 
-@pytest.mark.parametrize("verdict", words.CLAIM_VERDICTS)
+@pytest.mark.parametrize("verdict", terms.CLAIM_VERDICTS)
 def test_in_junit_only_what_holds_has_passed(verdict):
     claim = {"name": "a", "study": "s", "verdict": verdict, "told": f"{verdict}; so"}
     (case,) = ElementTree.fromstring(claims_json.junit({"claims": [claim]}))
@@ -861,7 +861,7 @@ def test_evidence_of_several_machines_is_a_matrix(tmp_path):
     here, there = sorted(found)
     assert here.endswith("[0123456789ab]: other hardware")
     assert there.endswith("[ffffffffffff]: other hardware")
-    assert (found[here], found[there]) == (words.HOLDS, words.FAILS)
+    assert (found[here], found[there]) == (terms.HOLDS, terms.FAILS)
     html, _ = render(data)
     assert html.index('id="t-matrix"') < html.index('id="f-claims"')
 

@@ -10,9 +10,9 @@ import pytest
 import as_json
 import constructed
 from parbench import strategies
-from parbench.launch import command, devices
+from parbench.launch import cell_commands, devices
 from parbench.measure import clocks, provenance
-from parbench.plan import config
+from parbench.plan import config_files
 from parbench.plan.state import code_digest
 from parbench.reporting import report
 from parbench.strategies import eager
@@ -45,8 +45,14 @@ def test_beside_a_gpu_a_process_has_no_more_threads_than_cores(tmp_path, lent, t
     value = altered(cell("concurrent", 1, beside=BESIDE), hardware={"device": "cuda", "threads": 4})
     paths = [tmp_path / name for name in ("cell.json", "data", "metrics.json", "log.txt")]
     cores = tuple(map(str, range(lent)))
-    made = command.programs(
-        command.Task(value, *paths), 0, None, devices.Lent(("GPU-1",), cores), None, tmp_path, {}
+    made = cell_commands.programs(
+        cell_commands.Task(value, *paths),
+        0,
+        None,
+        devices.Lent(("GPU-1",), cores),
+        None,
+        tmp_path,
+        {},
     )
     assert [each.environment["OMP_NUM_THREADS"] for each in made.values()] == [threads] * 2
 
@@ -156,14 +162,16 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
 # tests/contract has the numbers of all evidence.
 
 
-(MEASURED,) = (config.ROOT / "reports/evidence").glob("laharsh-cpu-*.json")
+(MEASURED,) = (config_files.ROOT / "reports/evidence").glob("laharsh-cpu-*.json")
 
 
 @pytest.fixture
 def measured(tmp_path):
     """Return a function that makes the table of laharsh-cpu's evidence: (plan, table, cells)."""
     folder = evidence.unpack(MEASURED, tmp_path)
-    shutil.copy(config.ROOT / "studies/published/published_results.csv", folder / "published.csv")
+    shutil.copy(
+        config_files.ROOT / "studies/published/published_results.csv", folder / "published.csv"
+    )
     plan, cells = folder / f"plan/{folder.name}.json", folder / "cells"
 
     def made():

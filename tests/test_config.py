@@ -12,7 +12,7 @@ import pytest
 from parbench.by_schema import SCHEMAS
 from parbench.cell import Training
 from parbench.errors import ParbenchError
-from parbench.plan import config, schemas
+from parbench.plan import config_files, schemas
 from parbench.plan.settings import Settings
 
 # --- the models and what is made of them ---
@@ -38,7 +38,7 @@ def test_values_of_the_command_line_are_those_of_a_file():
     words += ["stack=", "override={'quickstart': {'seeds': [1]}}", 'account="0123"']
     quickstart = {"seeds": [1], "settings": {"augment": True, "learning_rate": 0.0005}}
     read = {"override": {"quickstart": quickstart}, "stack": None, "account": "0123"}
-    assert config.laid_over(words) == read
+    assert config_files.laid_over(words) == read
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_values_of_the_command_line_are_those_of_a_file():
 )
 def test_a_wrong_value_of_the_command_line_is_named(word, says):
     with pytest.raises(ParbenchError) as caught:
-        config.laid_over([word])
+        config_files.laid_over([word])
     assert str(caught.value).startswith(says)

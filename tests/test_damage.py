@@ -22,7 +22,7 @@ from parbench import files
 from parbench.audit import checks
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.plan import config, expansion, published
+from parbench.plan import config_files, expansion, published
 from parbench.verdicts import evidence
 from workspace import ROOT
 
@@ -98,10 +98,10 @@ def plan_with(path: Path, name: str, content: bytes) -> None:
     """Plan the quickstart with ``content`` in place of ``name`` of the project."""
     path.write_bytes(content)
     if name == "config.yaml":
-        settled = config.read([path])
+        settled = config_files.read([path])
     else:
-        config.study("quickstart")
-        settled = config.read()
+        config_files.study("quickstart")
+        settled = config_files.read()
     settled = {**settled, "deployment": "host", "reason": "", "studies": ["quickstart"]}
     expansion.plan(settled, (), {}, lambda group, cell: None)
 

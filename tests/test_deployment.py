@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parbench.deploy import apptainer, deployment, environment, images
+from parbench.deploy import apptainer, containers, deployment, host_environment
 from parbench.errors import ParbenchError
 from parbench.software import Software
 
@@ -17,7 +17,9 @@ ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo mak
 KEPT = Path("results/deployment.json")
 OBSTACLE = "this user cannot build images: no debootstrap; sudo make system ARGS=apptainer"
 
-UNBUILT = f"its images are not built yet; `deployment: apptainer` builds them first, {images.COST}"
+UNBUILT = (
+    f"its images are not built yet; `deployment: apptainer` builds them first, {containers.COST}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def has(monkeypatch, tmp_path):
 
     def change(found: apptainer.Apptainer, obstacle: str | None = None) -> None:
         monkeypatch.setattr(apptainer, "probe", lambda: found)
-        monkeypatch.setattr(images, "obstacle", lambda stack, settings: obstacle)
+        monkeypatch.setattr(containers, "obstacle", lambda stack, settings: obstacle)
 
     change(WORKS)
     return change
@@ -126,8 +128,8 @@ def test_images_that_were_asked_for_and_cannot_run_are_an_error(has, asked, type
 
 def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and_lack(monkeypatch):
     added = []
-    monkeypatch.setattr(environment, "add", lambda names, stack: added.extend(names))
-    monkeypatch.setattr(environment, "entered", lambda: "current")
+    monkeypatch.setattr(host_environment, "add", lambda names, stack: added.extend(names))
+    monkeypatch.setattr(host_environment, "entered", lambda: "current")
     monkeypatch.setattr(Software, "without_horovod", lambda self: "no Horovod")
     monkeypatch.setattr(Software, "without", lambda self, name, module: f"no {name}")
     on_host, in_images = (deployment.settle(config(each)) for each in ("host", "apptainer"))
@@ -144,7 +146,7 @@ def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and
     assert before.without_horovod() is before.without_spark() is None
     assert before.without_text() == "no text"  # tokenized on the host
     assert added == ["horovod", "spark", "text"]
-    monkeypatch.setattr(environment, "entered", lambda: None)
+    monkeypatch.setattr(host_environment, "entered", lambda: None)
     deployment.CompletedSoftware(on_host).without_horovod()
     assert added == ["horovod", "spark", "text"]  # another Python is left as it is
 
@@ -159,20 +161,20 @@ def test_the_real_obstacles_of_images(monkeypatch, tmp_path, stack):
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     monkeypatch.setenv("USER", "me")
     asked = config()["images"]
-    assert images.obstacle(stack, asked) == OBSTACLE
+    assert containers.obstacle(stack, asked) == OBSTACLE
     other = {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}
     lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo "
     lack += "make system ARGS=apptainer"
-    assert images.obstacle(stack, {**asked, "arguments": other}) == lack
+    assert containers.obstacle(stack, {**asked, "arguments": other}) == lack
     monkeypatch.setattr(apptainer, "cannot_build", lambda debootstrap: None)
-    unasked = images.obstacle(stack, asked)
+    unasked = containers.obstacle(stack, asked)
     assert unasked.startswith("its images are not built yet; `deployment: apptainer` builds them")
     assert "six minutes on two idle cores, 20 GB" in unasked
     # Nothing is built when the images that most studies need were copied into the cache.
     for name in ("torch", "horovod", "report"):
-        one = images.image(name, stack, asked)
+        one = containers.image(name, stack, asked)
         one.path.parent.mkdir(parents=True, exist_ok=True)
         one.path.touch()
         facts = {"label": one.label, "sha256": "0", "python": "3.11", "packages": {}}
         one.beside(".json").write_text(json.dumps(facts))
-    assert images.obstacle(stack, asked) is None
+    assert containers.obstacle(stack, asked) is None

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from parbench import machine
-from parbench.deploy import apptainer, doctor, environment
+from parbench.deploy import apptainer, doctor, host_environment
 from workspace import ROOT
 
 CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "compiler", "Apptainer", "Slurm"]
@@ -113,7 +113,7 @@ def test_remedies_are_in_the_words_of_the_distribution(
 
     monkeypatch.setattr("platform.freedesktop_os_release", release)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(environment, "horovod_lacks", lambda: ["compiler", "make"])
+    monkeypatch.setattr(host_environment, "horovod_lacks", lambda: ["compiler", "make"])
     apptainer.probe.cache_clear()
     found = checks()
     apptainer.probe.cache_clear()

@@ -50,8 +50,9 @@ class Clone:
     @property
     def folder(self) -> Path:
         """The folder of its environment, which need not exist."""
-        code = "import sys; sys.path.insert(0, 'scripts'); from parbench.deploy import environment"
-        code += "; print(environment.environment_folder('tiny'))"
+        code = "import sys; sys.path.insert(0, 'scripts')"
+        code += "; from parbench.deploy import host_environment"
+        code += "; print(host_environment.environment_folder('tiny'))"
         own = {**os.environ, "PARBENCH_CACHE": str(self.cache)}
         words = [sys.executable, "-S", "-c", code]
         return Path(subprocess.check_output(words, cwd=self.root, env=own, text=True).strip())

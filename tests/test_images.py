@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from parbench import cache, files, machine
-from parbench.deploy import apptainer, build, images
+from parbench.deploy import apptainer, build, containers
 from parbench.errors import ParbenchError, run_main
-from parbench.plan import config
+from parbench.plan import config_files
 from require import require
 from workspace import Workspace
 
@@ -48,8 +48,8 @@ From: {{ parent }}
 @pytest.fixture
 def recipes(tmp_path, monkeypatch):
     """Return a copy of the recipes, to be edited."""
-    shutil.copytree(config.ROOT / "containers", tmp_path / "containers")
-    monkeypatch.setattr(images, "RECIPES", tmp_path / "containers")
+    shutil.copytree(config_files.ROOT / "containers", tmp_path / "containers")
+    monkeypatch.setattr(containers, "RECIPES", tmp_path / "containers")
     return tmp_path / "containers"
 
 
@@ -58,9 +58,12 @@ ALL = {"base", "torch", "horovod", "report", *MORE}
 
 
 def keys(**arguments):
-    images._image.cache_clear()
+    containers._image.cache_clear()
     settings = {**SETTINGS, "arguments": arguments}
-    return {name: images.image(name, "current", settings).key for name in images.names("current")}
+    return {
+        name: containers.image(name, "current", settings).key
+        for name in containers.names("current")
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file
         opened.write(text)
     after = keys()
     assert {name for name in before if before[name] != after[name]} == renamed
-    images._image.cache_clear()
+    containers._image.cache_clear()
 
 
 def test_arguments_count_and_a_mirror_does_not():
@@ -90,7 +93,8 @@ def test_arguments_count_and_a_mirror_does_not():
     assert keys(gpu="nccl")["horovod"] != before["horovod"]
     assert keys(gpu="nccl")["torch"] == before["torch"]
     assert (
-        images.image("base", "paper", SETTINGS).label == images.image("base", "x", SETTINGS).label
+        containers.image("base", "paper", SETTINGS).label
+        == containers.image("base", "x", SETTINGS).label
     )
 
 
@@ -102,7 +106,7 @@ def ready(name: str) -> dict:
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    return images.ensure(images.image(name, "current", SETTINGS), SETTINGS)
+    return containers.ensure(containers.image(name, "current", SETTINGS), SETTINGS)
 
 
 class Build:
@@ -187,7 +191,7 @@ esac
 
 
 @pytest.fixture
-def stubbed(tmp_path, monkeypatch, recipes) -> images.Image:
+def stubbed(tmp_path, monkeypatch, recipes) -> containers.Image:
     """Return an image that stub programs build and unpack into a cache of its own."""
     for name in ("apptainer", "debootstrap"):
         (tmp_path / "bin").mkdir(exist_ok=True)
@@ -198,10 +202,10 @@ def stubbed(tmp_path, monkeypatch, recipes) -> images.Image:
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(apptainer, "cannot_build", lambda **_: None)
     monkeypatch.setattr(build, "machine_mirror", lambda: None)
-    for cached in (apptainer.probe, images._image):
+    for cached in (apptainer.probe, containers._image):
         cached.cache_clear()
-    yield images.image("tiny", "current", UNPACKED)
-    for cached in (apptainer.probe, images._image):
+    yield containers.image("tiny", "current", UNPACKED)
+    for cached in (apptainer.probe, containers._image):
         cached.cache_clear()
 
 
@@ -210,7 +214,7 @@ UNPACKED = {"arguments": {}, "unpack": True}
 
 def test_an_unpacked_image_is_compared_with_the_image_file_once(stubbed, monkeypatch, capsys):
     def unpacks() -> bool:
-        images.ensure(stubbed, UNPACKED)
+        containers.ensure(stubbed, UNPACKED)
         assert (stubbed.unpacked / "content").read_bytes() == stubbed.path.read_bytes()
         return "unpacking it" in capsys.readouterr().err
 
@@ -218,11 +222,11 @@ def test_an_unpacked_image_is_compared_with_the_image_file_once(stubbed, monkeyp
     with monkeypatch.context() as context:
         context.setattr(build, "sha256_file", None)  # nothing is read again
         assert not unpacks()
-    images.recheck(stubbed)
+    containers.recheck(stubbed)
     assert not unpacks()
     # A clean-up of the disk deletes a file.
     (stubbed.unpacked / "bin" / "link").unlink()
-    images.recheck(stubbed)
+    containers.recheck(stubbed)
     assert "files were changed or deleted" in capsys.readouterr().err
     assert unpacks()
     assert (stubbed.unpacked / "bin" / "link").is_symlink()
@@ -235,14 +239,14 @@ def test_an_unpacked_image_is_compared_with_the_image_file_once(stubbed, monkeyp
     stubbed.path.write_text("of another")
     stubbed.beside(".unpacked.json").unlink()
     with pytest.raises(ParbenchError, match=f"tiny-.*{facts['sha256']}.*copy both again, or"):
-        images.ensure(stubbed, UNPACKED)
+        containers.ensure(stubbed, UNPACKED)
 
 
 def test_no_password_of_an_index_is_kept_or_shown(stubbed, monkeypatch, capfd, tmp_path):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", "https://alice:s3cr3t@index.example/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://s3cr3t@other.example/simple")
-    images.ensure(stubbed, UNPACKED)
+    containers.ensure(stubbed, UNPACKED)
     log = stubbed.beside(".log").read_text()
     assert "work folder: 700" in log  # others cannot read what the build needs
     assert "PIP_INDEX_URL=https://****@index.example/simple" in log
@@ -252,7 +256,7 @@ def test_no_password_of_an_index_is_kept_or_shown(stubbed, monkeypatch, capfd, t
     monkeypatch.setattr(build, "machine_mirror", lambda: "http://a:s3cr3t@mirror.example/debian")
     stubbed.beside(".json").unlink()
     with pytest.raises(SystemExit):
-        run_main(lambda: images.ensure(stubbed, UNPACKED))
+        run_main(lambda: containers.ensure(stubbed, UNPACKED))
     output = "".join(capfd.readouterr())
     assert "s3cr3t" not in output
     assert "(http://****@mirror.example/debian), which the image would keep; set" in output
@@ -277,10 +281,11 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
     variables = {"PYTHONPATH": str(planted), "HOME": str(planted), "SECRET": "x"}
     variables |= {"PARBENCH_CACHE": str(cache.folder())}
     variables |= {"APPTAINER_BIND": str(planted), "APPTAINERENV_SECRET": "x"}
-    command = [sys.executable, str(config.ROOT / "scripts/images.py"), "run", "report", "--"]
+    root = config_files.ROOT
+    command = [sys.executable, str(root / "scripts/images.py"), "run", "report", "--"]
     done = subprocess.run(
         [*command, "python", "-c", program],
-        cwd=config.ROOT,
+        cwd=root,
         capture_output=True,
         text=True,
         env={**os.environ, **variables, "PYTHONPATH": str(planted)},
@@ -288,7 +293,7 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "spy": False, "spied": False, "prefix": "/opt/parbench", "names": [], "planted": False,
-        "tmp": list(config.ROOT.parts[2:3]) if config.ROOT.is_relative_to("/tmp") else [],
+        "tmp": list(root.parts[2:3]) if root.is_relative_to("/tmp") else [],
     }  # fmt: skip
 
 
@@ -316,7 +321,7 @@ def test_cells_run_in_images_without_network_and_say_in_which(finished):
         for side in metrics.get("sides", [metrics]):
             environment = side["environment"]
             name = "horovod" if environment["image"].startswith("horovod") else "torch"
-            image = images.image(name, "current", SETTINGS)
+            image = containers.image(name, "current", SETTINGS)
             assert environment["image"] == image.label
             assert environment["image_digest"] == image.facts["sha256"]
             assert environment["deployment"] == "apptainer"
@@ -361,4 +366,4 @@ def test_the_command_of_a_cell_enters_its_image(finished):
         assert done.returncode == 0, done.stderr
         assert json.loads(path.read_text())["environment"]["image"]
     log = path.with_name("log.txt").read_text()
-    assert images.image("torch", "current", SETTINGS).label in log.splitlines()[0]
+    assert containers.image("torch", "current", SETTINGS).label in log.splitlines()[0]

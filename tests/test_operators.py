@@ -13,7 +13,7 @@ from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json, scores
 from parbench.measure.profiling import operators
-from parbench.plan import config, expansion, places
+from parbench.plan import config_files, expansion, places
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import tables
@@ -134,10 +134,10 @@ def constructed_metrics(value: Cell) -> dict:
 
 def collected(folder, study_name, **available) -> dict:
     """Return report.json of a study with made-up numbers, on a machine with ``available``."""
-    base = config.load()
+    base = config_files.load()
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
-    plan = expansion.plan(config.checked(base))
+    plan = expansion.plan(config_files.checked(base))
     plan.studies[study_name].pairs = []  # whole cells only
     paths = {"plan": folder / "plan.json", "table": folder / "table.csv", "cells": folder / "cells"}
     paths["plan"].write_text(json.dumps(plan.studies[study_name].stated()))

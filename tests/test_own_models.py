@@ -16,7 +16,7 @@ from parbench import models
 from parbench.equivalence import certificate, certify, trials
 from parbench.errors import ParbenchError
 from parbench.models.libraries import file as model_files
-from parbench.plan import config, expansion, places
+from parbench.plan import config_files, expansion, places
 from parbench.strategies import _stages as stages
 from workspace import Workspace, small_study
 
@@ -65,8 +65,8 @@ def plan_of(folder: Path, entries: str, variants: str = EAGER) -> expansion.Plan
     """Plan a study in ``folder``, with these models (YAML), for a machine that has everything."""
     study = folder / "own-study.yaml"
     study.write_text(small_study("Own", entries, variants))
-    values = {**config.load(), "studies": [str(study)], "deployment": "host"}
-    return expansion.plan(config.checked(values), lacking=lambda group, cell: None)
+    values = {**config_files.load(), "studies": [str(study)], "deployment": "host"}
+    return expansion.plan(config_files.checked(values), lacking=lambda group, cell: None)
 
 
 def refusal(folder: Path, entries: str, variants: str = EAGER) -> str:
@@ -202,8 +202,10 @@ def test_the_documents_example_can_be_planned(tmp_path):
     (study,) = [code for code in re.findall(r"```yaml\n(.*?)```", text, re.S) if "mine.py" in code]
     (tmp_path / "mine.py").write_text(model)
     (tmp_path / "nets.yaml").write_text(study)
-    values = {**config.load(), "studies": [str(tmp_path / "nets.yaml")], "deployment": "host"}
-    plan = expansion.plan(config.checked(values), lacking=lambda group, cell: None).studies["nets"]
+    values = {**config_files.load(), "studies": [str(tmp_path / "nets.yaml")], "deployment": "host"}
+    plan = expansion.plan(config_files.checked(values), lacking=lambda group, cell: None).studies[
+        "nets"
+    ]
     compared = {(pair.model, pair.variant, pair.baseline) for pair in plan.pairs}
     assert {baseline for _, _, baseline in compared} == {"eager", "ddp"}
     assert len(compared) == 4

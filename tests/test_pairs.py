@@ -19,11 +19,10 @@ import as_json
 import training
 from launched import Launched, launched_pairs, wait_for
 from parbench import files
-from parbench.bench import benchmarks
-from parbench.bench import pairs as known
+from parbench.bench import benchmarks, known_pairs
 from parbench.cell import Pair
-from parbench.deploy import apptainer, images
-from parbench.launch.turns import SLICE_SECONDS, TURN_SECONDS, Turn, turn_seconds, warmed_up
+from parbench.deploy import apptainer, containers
+from parbench.launch.interleaving import SLICE_SECONDS, TURN_SECONDS, Turn, turn_seconds, warmed_up
 from parbench.measure import provenance
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
@@ -35,7 +34,7 @@ BOTH = training.cell(), training.cell("ddp", 2)
 def quick(tmp_path_factory):
     """Return a copy of the project whose slices are short and few."""
     work = Workspace(tmp_path_factory.mktemp("quick") / "work")
-    work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 2")
+    work.edit("scripts/parbench/launch/interleaving.py", "PAIRS = 4", "PAIRS = 2")
     return work.folder
 
 
@@ -65,7 +64,7 @@ def watched(tmp_path_factory):
     """Return a copy of the project whose ranks tell of turns, which a test may hold."""
     work = Workspace(tmp_path_factory.mktemp("watched") / "work")
     (work.folder / "scripts/parbench/training/watched.py").write_text(WATCHED)
-    file = "scripts/parbench/training/turns.py"
+    file = "scripts/parbench/training/pair_rank.py"
     work.edit(file, "infer, launched", "infer, launched, watched")
     work.edit(
         file, "    try:\n        yield\n", "    try:\n        watched.turn(others)\n        yield\n"
@@ -77,10 +76,12 @@ def watched(tmp_path_factory):
 def told(tmp_path_factory):
     """Return a copy of the project in which a step of Swin takes a second, and of others seven."""
     work = Workspace(tmp_path_factory.mktemp("told") / "work")
-    work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 1")
+    work.edit("scripts/parbench/launch/interleaving.py", "PAIRS = 4", "PAIRS = 1")
     seconds = 'steps * (1.0 if strategy.model.name == "swin" else 7.0)'
     work.edit(
-        "scripts/parbench/training/turns.py", '"seconds": watch.seconds', f'"seconds": {seconds}'
+        "scripts/parbench/training/pair_rank.py",
+        '"seconds": watch.seconds',
+        f'"seconds": {seconds}',
     )
     return work.folder
 
@@ -211,8 +212,8 @@ def test_sides_in_images(launch, watched):
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    image = images.image("torch", "current", settings)
-    images.ensure(image, settings)
+    image = containers.image("torch", "current", settings)
+    containers.ensure(image, settings)
     it = launch(*(replace(side, deployment="apptainer") for side in BOTH), root=watched)
     plan = {"stack": "current", "settings": settings}
     files.write_json(it.folder.parents[1] / "plan" / "images.json", plan)
@@ -259,7 +260,7 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, watched, numbe
 def test_equal_sides_and_a_slow_one_are_measured(tmp_path, monkeypatch):
     """`make bench ARGS=pairs` says whether the slow one is found, which takes an idle machine."""
     monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
-    study = known.study(1, models={"simple_cnn": {}})
+    study = known_pairs.study(1, models={"simple_cnn": {}})
     study["variants"]["slowed10"]["options"] = {"share": 1.0}
     del study["pairs"]["compare"][1]
     context = benchmarks.Context(tmp_path, {"this": ROOT}, 1)

@@ -18,13 +18,13 @@ from parbench.cell import Pretrained
 from parbench.data import pretrained, weights
 from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
-from parbench.plan import config
+from parbench.plan import config_files
 from require import require_package
 from training import altered
 from training import cell as small_cell
 from workspace import Workspace, small_study
 
-ENTRIES = config.load()["weights"]
+ENTRIES = config_files.load()["weights"]
 
 
 def network_of_resnet():

@@ -15,8 +15,7 @@ import training
 from launched import launched_pairs, wait_for
 from parbench.cell import Cell, Strategy
 from parbench.errors import ParbenchError
-from parbench.plan import config as configuration
-from parbench.plan import expansion
+from parbench.plan import config_files, expansion
 from parbench.strategies import command
 from parbench.verdicts import preview
 from workspace import HANG_SECONDS, ROOT, Workspace, small_study
@@ -87,7 +86,7 @@ def launch(tmp_path, digits):
 def quick(tmp_path_factory):
     """Return a copy of the project whose slices are short and few."""
     work = Workspace(tmp_path_factory.mktemp("quick") / "work")
-    work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 1")
+    work.edit("scripts/parbench/launch/interleaving.py", "PAIRS = 4", "PAIRS = 1")
     return work.folder
 
 
@@ -168,7 +167,7 @@ PAIRS = "pairs: {restarts: 1, compare: [{variant: mine, baseline: eager}]}\n"
 
 def planned(deployment: str = "host") -> expansion.Plan:
     """Return the plan of the study `own`."""
-    config = configuration.read([], {"studies": ["own"], "deployment": deployment})
+    config = config_files.read([], {"studies": ["own"], "deployment": deployment})
     return expansion.plan(config)
 
 
@@ -198,7 +197,7 @@ def test_it_is_run_as_a_side_alone(study):
 
 def test_the_deployment_that_was_typed_is_typed_again(study):
     changes = {"studies": ["own"], "deployment": "host", "timeout_seconds": 60}
-    plan = expansion.plan(configuration.read([], changes), [], changes)
+    plan = expansion.plan(config_files.read([], changes), [], changes)
     assert plan.studies["own"].arguments[2:] == ["deployment=host"]
 
 

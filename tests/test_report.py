@@ -20,8 +20,8 @@ import constructed
 from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
 from parbench.reporting import sections
-from parbench.reporting.study import Study
-from parbench.verdicts.words import JUDGED, NO_PUBLISHED_VALUE, SHARED_NODES, VERDICTS
+from parbench.reporting.study_results import StudyResults
+from parbench.verdicts.terms import JUDGED, NO_PUBLISHED_VALUE, SHARED_NODES, VERDICTS
 from shown import collect, pdf_text, render, squeezed
 
 
@@ -273,7 +273,7 @@ def test_the_summary_counts_what_can_be_compared_and_says_what_the_rest_lacks(ma
 
 def test_the_headline_leaves_out_no_verdict(tmp_path):
     paths = constructed.write_study(tmp_path)
-    study = Study(paths["plan"], paths["table"], paths["cells"])
+    study = StudyResults(paths["plan"], paths["table"], paths["cells"])
     drawn = [name for name in VERDICTS if name != NO_PUBLISHED_VALUE]
 
     @given(st.dictionaries(st.sampled_from(drawn), st.integers(1, 99), min_size=1))

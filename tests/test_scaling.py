@@ -9,7 +9,7 @@ import pytest
 
 import constructed
 from constructed import CPU1, CPU2, Group
-from parbench.reporting.phases import PHASES
+from parbench.reporting.phase_section import PHASES
 from parbench.reporting.scaling import gustafson, karp_flatt
 from shown import collect, pdf_text, render, squeezed
 

@@ -26,7 +26,7 @@ from parbench.verdicts.sequential import (
     ratio_margin,
     within,
 )
-from parbench.verdicts.words import TOO_CLOSE, UNDECIDED
+from parbench.verdicts.terms import TOO_CLOSE, UNDECIDED
 
 ABOVE_0 = (0.0, math.inf)
 SPREAD = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0])

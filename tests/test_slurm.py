@@ -13,8 +13,7 @@ import pytest
 from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch import launcher, slurm, slurm_cluster, slurm_job
-from parbench.plan import config as configuration
-from parbench.plan import expansion, places, state, writing
+from parbench.plan import config_files, expansion, places, state, writing
 from workspace import ROOT, add_pairs
 
 slurm_site = pytest.importorskip(
@@ -43,7 +42,7 @@ SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 @pytest.fixture
 def config() -> dict:
     """Return config.yaml for the partitions above."""
-    value = configuration.load()
+    value = config_files.load()
     value["slurm"]["partition"] = "gpu"
     value["hardware"] |= {
         "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
@@ -56,19 +55,19 @@ def config() -> dict:
         "h200x4": {"device": "cuda", "devices": 4, "gpu_model": "H200"},
         "gpu4": {"device": "cuda", "devices": 4, "slurm": {"constraint": "h200"}},
     }
-    return configuration.checked(value)
+    return config_files.checked(value)
 
 
 def line(config: dict, name: str, **asked) -> str:
     """Return the sbatch line of a hardware, as the plugin makes it."""
     settings = slurm.settings(config, name) | asked
-    hardware = configuration.hardware(name, config)
+    hardware = config_files.hardware(name, config)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
 
 
 def missing(config: dict, name: str, **asked) -> str | None:
     settings = slurm.settings(config, name) | asked
-    return slurm.missing(SITE, configuration.hardware(name, config), settings)
+    return slurm.missing(SITE, config_files.hardware(name, config), settings)
 
 
 # ---------------------------------------------------------------- resources
@@ -347,7 +346,7 @@ def test_what_the_plugin_starts_waits_for_the_controller(monkeypatch, tmp_path, 
 def planned(monkeypatch, tmp_path) -> expansion.Plan:
     """Return the quickstart's plan, in a work folder without results."""
     monkeypatch.chdir(tmp_path)
-    config = configuration.checked(configuration.load())
+    config = config_files.checked(config_files.load())
     settled = {**config, "deployment": "host", "reason": "", "auto": False}
     settled["override"] = {"quickstart": {"seeds": [0, 1]}}
     return expansion.plan(settled, lacking=lambda group, cell: None)

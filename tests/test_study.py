@@ -8,8 +8,7 @@ import re
 import pytest
 
 from isolated import ROOT
-from parbench.plan import config as configuration
-from parbench.plan import expansion, places
+from parbench.plan import config_files, expansion, places
 from parbench.verdicts import preview
 from workspace import Workspace
 
@@ -298,7 +297,7 @@ def previewed(tmp_path, monkeypatch):
 
     def lines(name: str, **changes) -> list[str]:
         changes |= {"studies": [str(tmp_path / f"{name}.yaml")], "available": {"cpu": 2}}
-        config = configuration.read([], changes | {"deployment": "host"})
+        config = config_files.read([], changes | {"deployment": "host"})
         return [line.strip() for line in preview.preview(expansion.plan(config), name)]
 
     yield lines

@@ -18,8 +18,8 @@ from constructed import CPU1, CPU2, Group, make_hardware
 from parbench.errors import ParbenchError
 from parbench.runs import records
 from parbench.runs.metrics import METRICS
-from parbench.verdicts import words
-from parbench.verdicts.published import PublishedSource
+from parbench.verdicts import terms
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.sequential import k
 from workspace import ROOT
 
@@ -103,7 +103,7 @@ def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
     assert speedup[["n_seeds", "machine"]].tolist() == [4, "f" * 12]
     assert "not measured" not in speedup["reason"]
     whole = row(found, "train_seconds", "ddp")
-    assert (whole["verdict"], whole["reason"]) == (words.NOT_RUN, "not measured")
+    assert (whole["verdict"], whole["reason"]) == (terms.NOT_RUN, "not measured")
 
 
 def test_energy_and_memory_are_of_sides_of_pairs_where_no_training_was_whole():
@@ -205,7 +205,7 @@ def test_a_cell_that_ran_beside_one_of_another_study_is_shared(tmp_path):
     assert not row(alone, "train_seconds").reason
     written("two", "swin")
     paths = written("one", "resnet18")
-    assert words.SHARED in row(constructed.read_table(paths["table"]), "train_seconds").reason
+    assert terms.SHARED in row(constructed.read_table(paths["table"]), "train_seconds").reason
 
 
 def published_of(published: str, **selection) -> float:
@@ -272,17 +272,17 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     ("metric", "values", "published", "verdict"),
     [
         # The half-width of the interval is 0.0022 (or 0.022), the tolerance 0.01.
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.895, words.AS_PUBLISHED),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.92, words.SMALLER),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.88, words.LARGER),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.909, words.SMALLER),
-        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.9, words.NOT_TOLD_APART),
-        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.94, words.SMALLER),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.895, terms.AS_PUBLISHED),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.92, terms.SMALLER),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.88, terms.LARGER),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.909, terms.SMALLER),
+        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.9, terms.NOT_TOLD_APART),
+        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.94, terms.SMALLER),
         # For times the tolerance is relative.
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 97, words.AS_PUBLISHED),
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 90.0, words.LARGER),
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 120.0, words.SMALLER),
-        ("test_accuracy", [0.8, 0.9], 0.9, words.UNDECIDED),
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 97, terms.AS_PUBLISHED),
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 90.0, terms.LARGER),
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 120.0, terms.SMALLER),
+        ("test_accuracy", [0.8, 0.9], 0.9, terms.UNDECIDED),
     ],
 )
 def test_a_verdict(metric, values, published, verdict):
@@ -296,11 +296,11 @@ def test_a_verdict(metric, values, published, verdict):
     else:
         assert f"differs by {np.mean(values) - published:+.2g} (tolerance" in found["reason"]
         takes = re.search("minutes more|too close to call", found["reason"])
-        assert bool(takes) == (verdict == words.NOT_TOLD_APART)
+        assert bool(takes) == (verdict == terms.NOT_TOLD_APART)
 
 
 @pytest.mark.parametrize(
-    ("images", "verdict"), [(1000, words.SMALLER), (100, words.NOT_TOLD_APART)]
+    ("images", "verdict"), [(1000, terms.SMALLER), (100, terms.NOT_TOLD_APART)]
 )
 def test_three_test_images_are_never_a_difference(images, verdict):
     """0.02 is a difference with 1,000 images; with 100 it is two images."""
@@ -331,13 +331,13 @@ A1000, NONE = {"accelerators": [{"name": "NVIDIA A1000"}]}, {"accelerators": []}
 def test_times_that_are_not_comparable(changes, study, reason):
     frame = table(group(**changes), published=TIME, **study)
     found = row(frame, "train_seconds")
-    assert found["verdict"] == words.NOT_COMPARABLE
+    assert found["verdict"] == terms.NOT_COMPARABLE
     assert reason in found["reason"]
     assert found["ratio"] == 1  # shown, not judged
     # Accuracy does not depend on clocks or devices: it is judged unless the work differs.
     other = {"override", "source_dataset", "told"} & {*changes, *study}
     accuracy = row(frame, "test_accuracy")["verdict"]
-    assert accuracy == (words.NOT_COMPARABLE if other else words.AS_PUBLISHED)
+    assert accuracy == (terms.NOT_COMPARABLE if other else terms.AS_PUBLISHED)
 
 
 WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not scaling"
@@ -346,18 +346,18 @@ WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not sca
 @pytest.mark.parametrize(
     ("changes", "verdict", "reason"),
     [
-        ({}, words.LARGER, "published on 2x A100, here on 2 CPU cores"),
-        ({"told": {"note": "a note"}}, words.LARGER, "; a note"),
-        ({"hardware": make_hardware(devices=4)}, words.NOT_COMPARABLE, "here on 4 CPU cores"),
+        ({}, terms.LARGER, "published on 2x A100, here on 2 CPU cores"),
+        ({"told": {"note": "a note"}}, terms.LARGER, "; a note"),
+        ({"hardware": make_hardware(devices=4)}, terms.NOT_COMPARABLE, "here on 4 CPU cores"),
         (
             {"notes": {"speedup": WORKER}, "told": {"note": WORKER}},
-            *(words.NOT_COMPARABLE, WORKER),
+            *(terms.NOT_COMPARABLE, WORKER),
         ),
         (
             {"notes": {"speedup": WORKER}, "told": {"published": None}},
-            *(words.NO_PUBLISHED_VALUE, WORKER),
+            *(terms.NO_PUBLISHED_VALUE, WORKER),
         ),
-        ({"told": {"published": None, "differs": "it repeats"}}, words.NO_PUBLISHED_VALUE, ""),
+        ({"told": {"published": None, "differs": "it repeats"}}, terms.NO_PUBLISHED_VALUE, ""),
     ],
 )
 def test_a_speedup_lies_somewhere_also_on_other_hardware_with_as_many_devices(
@@ -437,7 +437,7 @@ def test_the_time_of_a_batch_is_the_evaluation_s_over_its_batches():
 
 def test_every_verdict_and_metric_is_documented():
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
-    for name in {*words.VERDICTS, *words.DIRECTIONS, *words.UNJUDGED, *words.CLAIM_VERDICTS}:
+    for name in {*terms.VERDICTS, *terms.DIRECTIONS, *terms.UNJUDGED, *terms.CLAIM_VERDICTS}:
         assert f"| {name} |" in text
     for metric in METRICS.values():
         if metric.clocked:

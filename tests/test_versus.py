@@ -18,7 +18,7 @@ import pytest
 import training
 from parbench.data import dataset
 from parbench.errors import ParbenchError
-from parbench.launch import turns
+from parbench.launch import interleaving
 from parbench.runs.parts import Machine
 from parbench.training import program
 from parbench.training.program import Misbehaved, Program
@@ -87,10 +87,10 @@ while True:
 # The program, where a further restart always takes longer than is left.
 ONE_RESTART = """
 import os, versus
-from parbench.launch import turns
+from parbench.launch import interleaving
 from parbench.versus import measuring
 
-turns.SLICE_SECONDS, turns.TURN_SECONDS = 0.02, 0.01
+interleaving.SLICE_SECONDS, interleaving.TURN_SECONDS = 0.02, 0.01
 measuring._longest = lambda found: 1e6 * (len(found) > int(os.environ.get("EARLIER", 0)))
 versus.main()
 """
@@ -99,8 +99,8 @@ versus.main()
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Return a function that makes a program of a script's text and its arguments."""
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.02)
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(interleaving, "SLICE_SECONDS", 0.02)
+    monkeypatch.setattr(interleaving, "TURN_SECONDS", 0.01)
     monkeypatch.delenv("PARBENCH_USERS_PATH", raising=False)
 
     def made(text: str, *words: object, label="A", patience=100.0) -> Program:
@@ -183,7 +183,7 @@ def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
 
 
 def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
-    monkeypatch.setattr(turns.Slice, "disturbed", True)
+    monkeypatch.setattr(interleaving.Slice, "disturbed", True)
     a, b = make(TRAINS), make(TRAINS, label="B")
     found = [once(a, b)]
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
@@ -278,8 +278,8 @@ def test_a_comparison_that_is_decided_goes_on_until_time_is_up(make, monkeypatch
 @pytest.mark.parametrize("loop", ["loader", "lightning", "accelerate"])
 def test_loops_that_people_use_take_turns_with_ours(tmp_path, monkeypatch, loop):
     require_package("peers", "lightning")
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.02)
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(interleaving, "SLICE_SECONDS", 0.02)
+    monkeypatch.setattr(interleaving, "TURN_SECONDS", 0.01)
     sizes = {"classes": 10, "image_size": 32, "train_samples": 160, "test_samples": 32}
     data = tmp_path / "data.safetensors"
     spec = {"kind": "synthetic", "seed": 0, **sizes}

@@ -78,7 +78,9 @@ class Workspace:
             ignore=shutil.ignore_patterns("final.*", "evidence*"),
         )
         self.edit("config.yaml", "deployment: auto", f"deployment: {deployment}")
-        self.edit("scripts/parbench/launch/turns.py", "SLICE_SECONDS = 1.0", "SLICE_SECONDS = 0.25")
+        self.edit(
+            "scripts/parbench/launch/interleaving.py", "SLICE_SECONDS = 1.0", "SLICE_SECONDS = 0.25"
+        )
 
     def run(
         self, *words: str, check: bool = True, **environment: str

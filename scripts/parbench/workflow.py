@@ -26,13 +26,12 @@ from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained, source
-from parbench.deploy import deployment, images
+from parbench.deploy import containers, deployment
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.launch import devices, run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
-from parbench.plan import config as configuration
-from parbench.plan import consistency, expansion, state, writing
+from parbench.plan import config_files, consistency, expansion, state, writing
 from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
 from parbench.reporting import unfinished
@@ -95,7 +94,7 @@ def invocation(workflow: Any) -> Invocation:
         triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=[files.user_path(str(path)) for path in workflow.overwrite_configfiles],
-        changes=configuration.laid_over(arguments.config or []),
+        changes=config_files.laid_over(arguments.config or []),
     )
 
 
@@ -129,7 +128,7 @@ def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
     return asked
 
 
-def _digest_file(image: images.Image) -> str:
+def _digest_file(image: containers.Image) -> str:
     """Return the file that stands for an image; its name has a digest of the image's sources."""
     return f"results/images/{image.label}.json"
 
@@ -144,7 +143,7 @@ class WorkflowRun:
         self.called, on_slurm = called, called.on_slurm
         if on_slurm or not called.main:  # of the plugin: to submit, and within a job
             slurm_cluster.become_patient()
-        config = configuration.read(called.configfiles, called.changes)
+        config = config_files.read(called.configfiles, called.changes)
         self.config = deployment.settle(config, called.apptainer)
         if called.main:
             self._tell_triggers()
@@ -285,7 +284,7 @@ class WorkflowRun:
         """The digest file of the image that makes tables and report; none on the host."""
         if not deployment.in_images(self.config):
             return []
-        image = images.image("report", self.config["stack"], self.config["images"])
+        image = containers.image("report", self.config["stack"], self.config["images"])
         return _digest_file(image)
 
     @property
@@ -375,7 +374,7 @@ class WorkflowRun:
         to_train = self._to_train()
         sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
         for image in {state.image_of(side, self.plan) for side in sides} - {None}:
-            images.recheck(image)
+            containers.recheck(image)
         writing.write_progress(to_train)
         self._forget_finished()
         self._say(to_train)
@@ -402,7 +401,7 @@ class WorkflowRun:
             print(f"parbench: {line}")
         if to_build := self._images_to_build():
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
-                  f"are built {images.COST}")  # fmt: skip
+                  f"are built {containers.COST}")  # fmt: skip
         try:
             budget = self.config["budget_minutes"]
             lines = forecast(self.plan, trained, budget) or ["no cell is to be trained"]

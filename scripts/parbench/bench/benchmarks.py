@@ -17,8 +17,8 @@ import yaml
 from tqdm import tqdm
 
 from parbench import machine
-from parbench.bench import pairs as known
-from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
+from parbench.bench import known_pairs
+from parbench.bench.timing import BenchRow, Pairs, means, ratio, take_turns
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -232,30 +232,30 @@ def peers(context: Context, minutes: float = 5.0) -> list[BenchRow]:
 
 def pairs(context: Context, **changes: object) -> list[BenchRow]:
     """Measure time ratios by pairs: of equal sides, and of one slowed on purpose over another"""
-    rows: dict[float, known.PairRow] = {}
-    for measured in restarts(context, known.study(context.pairs, **changes)):
-        share = known.share_of(measured)
-        rows.setdefault(share, known.row(share)).add(measured)
+    rows: dict[float, known_pairs.PairRow] = {}
+    for measured in restarts(context, known_pairs.study(context.pairs, **changes)):
+        share = known_pairs.share_of(measured)
+        rows.setdefault(share, known_pairs.row(share)).add(measured)
     return [rows[share] for share in sorted(rows)]
 
 
 def cores(context: Context, **changes: object) -> list[BenchRow]:
     """Measure the share of its cores that each strategy's own processes do not account for"""
     rows: dict[str, BenchRow] = {}
-    for measured in restarts(context, known.each_strategy(context.pairs) | changes):
+    for measured in restarts(context, known_pairs.each_strategy(context.pairs) | changes):
         name = measured.cell.sides[0].strategy.name
         row = rows.setdefault(name, BenchRow(f"used by other programs, {name}", "share", []))
-        row.values.append(known.unexplained(measured))
+        row.values.append(known_pairs.unexplained(measured))
     return list(rows.values())
 
 
 def restarts(context: Context, study: dict) -> Iterator[records.PairRun]:
     """Measure all pairs of ``study`` and yield each restart."""
     folder = work_folder(ROOT, context.folder / "this", study)
-    known.add_strategy(folder)
+    known_pairs.add_strategy(folder)
     data = "results/data/synthetic-32"
     run(snakemake("--cores", "1", f"{data}/digest.json"), folder)
-    cells = known.in_rotation(folder / "results/cells")
+    cells = known_pairs.in_rotation(folder / "results/cells")
     for cell in tqdm(cells, unit="restart", disable=not sys.stderr.isatty()):
         out = cell / "metrics.json"
         arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]

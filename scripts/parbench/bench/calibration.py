@@ -22,7 +22,7 @@ from parbench.runs import records
 from parbench.runs.records import PairRun
 from parbench.verdicts.pairs import Restart, restart
 from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
-from parbench.verdicts.words import FEWEST, OK
+from parbench.verdicts.terms import FEWEST, OK
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)

@@ -26,8 +26,8 @@ from parbench import models
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
 from parbench.data import loader
+from parbench.training.pair_rank import training_steps
 from parbench.training.set_up import rank_of, set_up
-from parbench.training.turns import training_steps
 
 PADDING = 4  # pixels, of crops
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from parbench import files
 from parbench.data import tokens
-from parbench.data.rows import Rows
+from parbench.data.stored_images import Rows
 from parbench.errors import ParbenchError
 
 PARTS = ("train", "test")

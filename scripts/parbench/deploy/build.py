@@ -20,7 +20,7 @@ from parbench.files import digest, read_json, rename_durably, sha256_file, write
 from parbench.printable import masked
 
 if TYPE_CHECKING:
-    from parbench.deploy.images import Image
+    from parbench.deploy.containers import Image
 
 EPOCH = "1704067200"  # 2024-01-01: all times inside images, for reproducible builds
 # zstd at level 3 takes a third of the default's time; images are a tenth larger.

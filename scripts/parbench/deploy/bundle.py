@@ -3,8 +3,8 @@
 There, `tar xf`, `cd` and `make report` are all it takes. Datasets and published weights lie in
 results/, images and the compiled Horovod in bundle/cache, which replaces the cache if bundle/
 exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from which uv installs
-(environment.py). A bare one, of some 40 MiB, is for a machine that has torch: it holds what else
-measuring needs (`make measure`), and no images.
+(host_environment.py). A bare one, of some 40 MiB, is for a machine that has torch: it holds what
+else measuring needs (`make measure`), and no images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 from parbench import git
 from parbench.cache import say
-from parbench.deploy import environment, images, uv
+from parbench.deploy import containers, host_environment, uv
 from parbench.errors import ParbenchError
 from parbench.files import atomic_path, read_text, sha256_file
 
@@ -45,7 +45,7 @@ class Contents:
     """
 
     stack: str
-    images: list[images.Image]
+    images: list[containers.Image]
     folders: list[str]
     bare: bool = False
     most_mib: float = math.inf
@@ -65,7 +65,7 @@ def measuring() -> set[str]:
     as this environment has them."""
     project = tomllib.loads(read_text(ROOT / "pyproject.toml"))["project"]
     names = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
-    there = _with_dependencies(environment.BARE, ())
+    there = _with_dependencies(host_environment.BARE, ())
     return _with_dependencies(names - NOT_MEASURING - there, there)
 
 
@@ -85,7 +85,7 @@ def _with_dependencies(names: Iterable[str], without: Collection[str]) -> set[st
 
 def _locked(stack: str, names: set[str] | None) -> str:
     """Return the stack's lock file, or the part of it that pins ``names``."""
-    text = read_text(environment.locks(stack) / "host.txt")
+    text = read_text(host_environment.locks(stack) / "host.txt")
     pins = re.findall(r"^((\S+)==[^\n]*\\\n(?: +--hash=\S+(?: \\)?\n)+)", text, re.MULTILINE)
     return text if names is None else "".join(pin for pin, name in pins if name in names)
 
@@ -119,8 +119,8 @@ def archive_names(contents: Contents, place: Path) -> dict[str, Path]:
     for image in contents.images:
         for path in (image.path, image.beside(".json"), image.beside(".cdx.json")):
             path_by_name[f"bundle/cache/images/{path.name}"] = path
-    horovod_folder = environment.horovod_place(contents.stack)
-    if wheel := environment.horovod_wheel(horovod_folder):
+    horovod_folder = host_environment.horovod_place(contents.stack)
+    if wheel := host_environment.horovod_wheel(horovod_folder):
         path_by_name[f"bundle/cache/wheels/{horovod_folder.name}/{wheel.name}"] = wheel
     return path_by_name | {folder: ROOT / folder for folder in contents.folders}
 
@@ -138,7 +138,7 @@ def write(out: Path, contents: Contents) -> None:
         git.run(checkout, "remote", "remove", "origin")
         fetch_wheels(contents.stack, bundle, measuring() if contents.bare else None)
         if contents.bare:
-            (bundle / environment.BARE_MARK).touch()
+            (bundle / host_environment.BARE_MARK).touch()
         say(f"writing {out}")
         form = {"format": tarfile.PAX_FORMAT, "dereference": False}
         with atomic_path(out) as part:

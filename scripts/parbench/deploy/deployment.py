@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parbench import interpreter, packages, strategies
 from parbench.cell import Cell
-from parbench.deploy import apptainer, environment, images
+from parbench.deploy import apptainer, containers, host_environment
 from parbench.errors import ParbenchError
 from parbench.files import read_json, user_path, write_json
 from parbench.interpreter import Interpreter
@@ -75,7 +75,7 @@ def _kept() -> dict:
 
 def _found(config: dict) -> dict:
     installed = apptainer.probe()
-    trouble = installed.trouble or images.obstacle(config["stack"], config["images"])
+    trouble = installed.trouble or containers.obstacle(config["stack"], config["images"])
     if trouble is not None:
         return {"deployment": "host", "reason": trouble}
     reason = f"Apptainer {installed.version} runs images here, and they are built"
@@ -201,7 +201,7 @@ class CompletedSoftware(DeployedSoftware):
 
     def __init__(self, config: dict):
         super().__init__(config)
-        self.stack = environment.entered()
+        self.stack = host_environment.entered()
 
     def without_horovod(self) -> str | None:
         """Return why cells have no Horovod although it was asked for; None if they have it."""
@@ -215,5 +215,5 @@ class CompletedSoftware(DeployedSoftware):
 
     def _add(self, name: str, lacking: str | None) -> None:
         wanted_here = self.interpreter is None or name == "text"
-        if lacking and wanted_here and self.stack and name in environment.optional(self.stack):
-            environment.add([name], self.stack)
+        if lacking and wanted_here and self.stack and name in host_environment.optional(self.stack):
+            host_environment.add([name], self.stack)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parbench import cache, distribution, machine
-from parbench.deploy import apptainer, environment, images
+from parbench.deploy import apptainer, containers, host_environment
 from parbench.software import Software
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -63,7 +63,7 @@ def _disk() -> Check:
     folder = cache.folder()
     existing = next(path for path in (folder, *folder.parents) if os.path.isdir(path))
     free = shutil.disk_usage(existing).free / 2**30
-    has_environment = environment.is_whole(environment.environment_folder("current"))
+    has_environment = host_environment.is_whole(host_environment.environment_folder("current"))
     needed = 1 if has_environment else GIB_OF_ENVIRONMENT
     found, mend = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
     if free < needed or not os.access(existing, os.W_OK):
@@ -118,15 +118,15 @@ def _accelerators() -> Check:
 
 
 def _horovod() -> Check:
-    state = environment.horovod_state(environment.environment_folder("current"))
+    state = host_environment.horovod_state(host_environment.environment_folder("current"))
     if state and state["available"]:
         gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
         return Check("Horovod", OK, f"{state['version']}, {gpu}")
-    lacking = environment.horovod_lacks()
+    lacking = host_environment.horovod_lacks()
     if state is None and not lacking:
         costs = "`make report` takes some minutes longer, once, for a study with cells of it"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env ARGS=horovod")
-    needed = " and ".join(environment.HOROVOD_NEEDS[name] for name in lacking)
+    needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in lacking)
     found = state["reason"] if state else f"cannot be compiled without {needed}"
     install = f"{distribution.install(*lacking)}; " if lacking else ""
     costs = "its cells are rows 'not run' with this reason; all else goes on"
@@ -150,7 +150,7 @@ def _apptainer() -> Check:
         return Check("Apptainer", MISSING, installed.trouble, costs, mend)
     text = f"{installed.version} ({installed.program}), runs images"
     if (problem := apptainer.cannot_build()) is None:
-        waiting = images.obstacle("current", {"arguments": {}})
+        waiting = containers.obstacle("current", {"arguments": {}})
         return Check("Apptainer", OK, f"{text}, builds them" + f"; {waiting}" * bool(waiting))
     costs += ", unless its images are in the cache (docs/images.md)"
     return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, mend)

@@ -20,14 +20,22 @@ from typing import TypeVar
 from parbench import cache, strategies
 from parbench import cell as cells
 from parbench.data import kept
-from parbench.deploy import images
+from parbench.deploy import containers
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
-from parbench.launch import command, devices, outcome, ranks, slurm_cluster, slurm_job, turns
-from parbench.launch.command import Task
+from parbench.launch import (
+    cell_commands,
+    devices,
+    interleaving,
+    outcome,
+    ranks,
+    slurm_cluster,
+    slurm_job,
+)
+from parbench.launch.cell_commands import Task
+from parbench.launch.interleaving import Side
 from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
-from parbench.launch.turns import Side
 from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
 from parbench.training import checkpoint
@@ -97,7 +105,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         outcome.record_failure(folder, _silent(job), task.log)
         task.out.unlink(missing_ok=True)
         # Before the devices are locked, because missing images are built here.
-        facts = images.of_sides(cell, task.results / "plan" / "images.json")
+        facts = containers.of_sides(cell, task.results / "plan" / "images.json")
         progress, _ = _progress(task)
         if not retrain and outcome.take_finished(folder, task.out, cell, task.data, facts):
             print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)
@@ -216,7 +224,7 @@ class Attempt:
                 variables["PARBENCH_HEAD"] = self.job.address
             lent = self.lent.of(cell, min(nodes, len(self.job.here)) if self.job else 1)
             image_path = image and Path(image["path"])
-            programs = command.programs(
+            programs = cell_commands.programs(
                 self.task, number, self.job, lent, image_path, state, variables
             )
             count = strategies.of(cell).ranks_per_node * nodes
@@ -251,10 +259,10 @@ class Attempt:
         Returns the sides of the last attempt.
         """
         task, started, reason = self.task, clocks.now(), None
-        timeout, seconds = task.cell.run.timeout_seconds, turns.turn_seconds(task.cell)
+        timeout, seconds = task.cell.run.timeout_seconds, interleaving.turn_seconds(task.cell)
         stop = self.stop.requested
         sides, slices = self.started(
-            "together", lambda sides: turns.run(sides, seconds, timeout, stop)
+            "together", lambda sides: interleaving.run(sides, seconds, timeout, stop)
         )
         failure = None if slices else self.failure(sides)
         if failure is not None and failure.out_of_memory:
@@ -263,7 +271,7 @@ class Attempt:
                 f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True
             )
             sides, slices = self.started(
-                "apart", lambda sides: turns.run(sides, seconds, timeout, stop, apart=True)
+                "apart", lambda sides: interleaving.run(sides, seconds, timeout, stop, apart=True)
             )
         if slices:
             entries, rows = [side.json() for side in sides], [one.json() for one in slices]

@@ -2,7 +2,7 @@
 
 Their standard input is a pipe that only this process can write to. When it closes, their launcher
 is gone, for whatever reason, and they end as well (training/launched.py). Their output goes into
-the log. The ranks of a pair are driven by turns.py.
+the log. The ranks of a pair are driven by interleaving.py.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_job
 from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
-from parbench.plan import config as configuration
-from parbench.plan import state
+from parbench.plan import config_files, state
 from parbench.plan.expansion import Lacking, Plan, lacking_packages
 from parbench.software import Software
 from parbench.words import nearest
@@ -119,7 +118,7 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
         problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-    raise ParbenchError(f"{configuration.holder(files, key)}: {'.'.join(key)}: {problem}")
+    raise ParbenchError(f"{config_files.holder(files, key)}: {'.'.join(key)}: {problem}")
 
 
 # ---------------------------------------------------------------- what a cell asks for
@@ -258,7 +257,7 @@ class Requests:
         return longest_by_cell
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
-        hardware = configuration.hardware(name, self.config)
+        hardware = config_files.hardware(name, self.config)
         return resources(hardware, settings(self.config, name), self.cluster)
 
     def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:

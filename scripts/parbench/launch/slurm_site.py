@@ -30,7 +30,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from parbench.deploy.doctor import LIMITED, MISSING, OK, Check
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
-from parbench.plan import config as configuration
+from parbench.plan import config_files
 
 MINUTES = 60  # shown for cells whose walltime depends on their size
 LOCKS = Check(
@@ -43,10 +43,10 @@ LOCKS = Check(
 
 def examine(configfiles: list[Path]) -> Iterator[Check]:
     """Yield checks of the locks and of limits, and one for each hardware of the configuration."""
-    config = configuration.read(configfiles)
-    files = [configuration.ROOT / "config.yaml", *configfiles]
+    config = config_files.read(configfiles)
+    files = [config_files.ROOT / "config.yaml", *configfiles]
     cluster = slurm_cluster.ask()
-    studies = map(configuration.study, config["studies"])
+    studies = map(config_files.study, config["studies"])
     used = {variant.hardware for study in studies for variant in study.variants.values()}
     yield LOCKS
     yield from _limits(config["slurm"])
@@ -89,7 +89,7 @@ def _hardware(
     except ParbenchError as error:
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
-    hardware = configuration.hardware(name, config)
+    hardware = config_files.hardware(name, config)
     settings = slurm.settings(config, name)
     minutes = settings["minutes"] or MINUTES
     runtime = slurm.within(minutes, cluster.partition(settings["partition"]))
@@ -161,7 +161,7 @@ def _profile() -> ExecutorSettings:
 
 
 def _profile_file() -> dict:
-    return configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
+    return config_files.read_yaml(config_files.ROOT / "slurm" / "config.yaml")
 
 
 def judged(line: str) -> tuple[bool, str]:

@@ -10,8 +10,7 @@ from typing import Any
 from parbench import models, strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
-from parbench.plan import config as configuration
-from parbench.plan import places
+from parbench.plan import config_files, places
 from parbench.plan.configuration import Override
 from parbench.plan.options import all_options, model_name, starts_published
 from parbench.plan.settings import settled
@@ -118,7 +117,7 @@ def source_of(study: Study, where: str) -> Study | None:
     if study.scaled_from is None:
         return None
     try:
-        return configuration.study(study.scaled_from)
+        return config_files.study(study.scaled_from)
     except ParbenchError as error:
         raise ParbenchError(f"{where}: scaled_from: {error}") from None
 

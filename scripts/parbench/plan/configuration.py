@@ -17,18 +17,18 @@ from pydantic import (
 from parbench import models
 from parbench.cell import Hardware
 from parbench.data import source
-from parbench.plan.model import (
+from parbench.plan.settings import Layer
+from parbench.plan.strict_model import (
     AS_WRITTEN,
     Distinct,
-    Model,
     Name,
     Seed,
+    StrictModel,
     Whole,
     explained,
     stated_part,
     wrong,
 )
-from parbench.plan.settings import Layer
 from parbench.plan.yaml_file import missing_key, none_of, words_of
 from parbench.words import brief
 
@@ -40,7 +40,7 @@ Short = Annotated[str, Field(min_length=1, max_length=100)]
 Seeds = Annotated[list[Seed], Field(min_length=1), Distinct]
 
 
-class BuildArguments(Model):
+class BuildArguments(StrictModel):
     """Build arguments of the recipes in containers/."""
 
     bootstrap: Literal["debootstrap", "docker"] | None = Field(
@@ -89,7 +89,7 @@ class BuildArguments(Model):
         return self
 
 
-class Images(Model):
+class Images(StrictModel):
     """Settings of Apptainer images (docs/images.md)."""
 
     arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
@@ -99,7 +99,7 @@ class Images(Model):
     )
 
 
-class Nodes(Model):
+class Nodes(StrictModel):
     """How the nodes of one cell reach each other."""
 
     interface: Annotated[str, Field(pattern="^[A-Za-z0-9_.:-]+$")] | None = Field(
@@ -111,7 +111,7 @@ class Nodes(Model):
     )
 
 
-class Slurm(Model):
+class Slurm(StrictModel):
     """How cells become Slurm jobs."""
 
     partition: Short | None = Field(description="partition for cells; null: the site's default")
@@ -141,7 +141,7 @@ class Slurm(Model):
     )
 
 
-class Spark(Model):
+class Spark(StrictModel):
     """The Spark cluster of cells that say `cluster: true` (docs/spark.md)."""
 
     master: Annotated[str, Field(pattern=r"^(spark://\S+|yarn|k8s://\S+)$")] | None = Field(
@@ -153,7 +153,7 @@ class Spark(Model):
     )
 
 
-class Python(Model):
+class Python(StrictModel):
     """A Python of the user's own, with its packages."""
 
     python: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
@@ -162,7 +162,7 @@ class Python(Model):
     )
 
 
-class Machine(Model):
+class Machine(StrictModel):
     """The resources of a machine."""
 
     cpu: Whole = Field(description="number of processor cores")
@@ -171,7 +171,7 @@ class Machine(Model):
     )
 
 
-class HardwareEntry(Model):
+class HardwareEntry(StrictModel):
     """The hardware that a cell runs on."""
 
     device: Literal["cpu", "cuda", "mps"] = Field(
@@ -206,7 +206,7 @@ class HardwareEntry(Model):
         return Hardware(name, self.device, self.devices, threads, self.nodes, self.gpu_model)
 
 
-class Weights(Model):
+class Weights(StrictModel):
     """Published weights of a model."""
 
     model: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] = Field(
@@ -246,7 +246,7 @@ class Weights(Model):
         return self
 
 
-class Override(Model):
+class Override(StrictModel):
     """Changes to one study."""
 
     dataset: str | None = Field(None, description="a dataset instead of the study's")
@@ -275,7 +275,7 @@ def _of_its_kind(entry: dict) -> dict:
 StudyName = Annotated[Name, WithJsonSchema({"type": "string", "minLength": 1})]
 
 
-class Config(Model):
+class Config(StrictModel):
     """config.yaml with all changes laid over it."""
 
     studies: Annotated[list[StudyName], Field(min_length=1), Distinct] = Field(

@@ -21,13 +21,13 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.plan import (
     about,
+    config_files,
     consistency,
     pairing,
     places,
     published,
     study_plan,
 )
-from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
 from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
@@ -125,14 +125,14 @@ def plan(
     parsed_config = Config.model_validate({key: config[key] for key in Config.model_fields})
     for study in parsed_config.override:
         if not places.study(study).exists():
-            where = configuration.holder(configfiles, ["override", study], changes)
+            where = config_files.holder(configfiles, ["override", study], changes)
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
     for name in parsed_config.studies:
         expanded = Expansion(name, parsed_config, lacking, deployment.place(config))
-        result.studies[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
+        result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
     single_cells = (cell for cell in result.cells.values() if isinstance(cell, Cell))
@@ -152,7 +152,7 @@ class Expansion:
         self, name: str, config: Config, lacking: Lacking, place: deployment.Place
     ) -> None:
         self.name, self.config, self.lacking, self.place = name, config, lacking, place
-        self.study = configuration.study(name)
+        self.study = config_files.study(name)
         self.override = config.override.get(name) or Override()
         self.where = places.shown(places.study(name))
         overridden = self.override.model_fields_set

@@ -19,8 +19,7 @@ from parbench.files import user_path
 from parbench.models.libraries import file as model_files
 from parbench.plan import places
 from parbench.plan.configuration import Weights
-from parbench.plan.model import Model as FileModel
-from parbench.plan.model import validated
+from parbench.plan.strict_model import StrictModel, validated
 from parbench.plan.study import ModelEntry
 from parbench.words import brief
 
@@ -62,10 +61,10 @@ def _annotation(part: dict) -> Any:
 
 
 @functools.cache
-def _model(kind: str, name: str) -> type[FileModel]:
+def _model(kind: str, name: str) -> type[StrictModel]:
     return create_model(
         "Options",
-        __base__=FileModel,
+        __base__=StrictModel,
         **{
             key: (
                 _annotation(part),

@@ -16,11 +16,12 @@ from pydantic_core import PydanticCustomError
 
 from parbench.errors import ParbenchError
 from parbench.plan.csv_file import read_csv
-from parbench.plan.model import (
-    Model,
+from parbench.plan.settings import Layer
+from parbench.plan.strict_model import (
     Names,
     Number,
     Positive,
+    StrictModel,
     Whole,
     problem,
     read_model,
@@ -28,7 +29,6 @@ from parbench.plan.model import (
     validated,
     wrong,
 )
-from parbench.plan.settings import Layer
 from parbench.runs.metrics import METRICS, OPERATOR_METRICS
 from parbench.words import brief, nearest
 
@@ -161,7 +161,7 @@ def rows(path: str | Path) -> list[Published]:
 # --- claims ---
 
 
-class Selection(Model):
+class Selection(StrictModel):
     """A choice of cells; keys that are not named are free."""
 
     strategy: str | Names | None = Field(None, description="strategy, or several")
@@ -208,7 +208,7 @@ def in_words(stated: Mapping[str, Any]) -> str:
     )
 
 
-class ClaimTest(Model):
+class ClaimTest(StrictModel):
     """One thing that a claim says: the ratio (for scores, the difference) of a metric between the
     numerator's and the denominator's cells, which agree in all that neither of the two names."""
 
@@ -365,7 +365,7 @@ def _devices(side: Selection, about: Selection | None) -> int | None:
 _Part = stated_part("ClaimPart", ClaimTest)
 
 
-class Claim(Model):
+class Claim(StrictModel):
     """A statement that a source makes in words, cut into parts that each say one thing."""
 
     study: str = Field(description="the source: its name in column `study` of the published values")

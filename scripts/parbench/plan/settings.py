@@ -10,17 +10,25 @@ from pydantic import Field, PlainSerializer
 from parbench import cell
 from parbench.cell import Training
 from parbench.errors import ParbenchError
-from parbench.plan.model import AS_WRITTEN, Model, NotNegative, Positive, Share, Whole, stated_part
+from parbench.plan.strict_model import (
+    AS_WRITTEN,
+    NotNegative,
+    Positive,
+    Share,
+    StrictModel,
+    Whole,
+    stated_part,
+)
 
 
-class TF32(Model):
+class TF32(StrictModel):
     """Which operations may use TensorFloat-32."""
 
     convolutions: bool = Field(cell.TF32.convolutions, description="convolutions, by cuDNN")
     matmul: bool = Field(cell.TF32.matmul, description="matrix products, by cuBLAS")
 
 
-class Settings(Model):
+class Settings(StrictModel):
     """Settings of the training loop, all explicit, and how much of its dataset it uses."""
 
     epochs: Whole = Field(description="passes over the training set")

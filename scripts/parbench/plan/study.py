@@ -9,8 +9,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from parbench.plan.configuration import Seeds
-from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole, wrong
 from parbench.plan.settings import Assumed, Layer
+from parbench.plan.strict_model import (
+    Distinct,
+    Name,
+    Names,
+    Number,
+    Positive,
+    StrictModel,
+    Whole,
+    wrong,
+)
 from parbench.runs.metrics import METRICS
 
 # Selects published rows: column = value, or one of several values.
@@ -20,7 +29,7 @@ Metric = Literal[tuple(METRICS)]
 Values = dict[Annotated[str, Field(pattern="^[a-z_]+$")], Annotated[list[Any], Field(min_length=1)]]
 
 
-class Citation(Model):
+class Citation(StrictModel):
     """The source of a study."""
 
     text: str = Field(description="the citation in one line")
@@ -31,7 +40,7 @@ class Citation(Model):
     )
 
 
-class Tolerance(Model):
+class Tolerance(StrictModel):
     """How far apart two numbers may be and still count as equal (docs/verdicts.md)."""
 
     relative: Positive = Field(0.05, description="share of the published value")
@@ -42,7 +51,7 @@ class Tolerance(Model):
         return self.relative if of_ratios else self.accuracy
 
 
-class ModelEntry(Model):
+class ModelEntry(StrictModel):
     """A model of the grid."""
 
     model: str | None = Field(
@@ -65,7 +74,7 @@ class ModelEntry(Model):
     settings: Layer = Field({}, description="settings for this model only")
 
 
-class Variant(Model):
+class Variant(StrictModel):
     """A strategy on some hardware."""
 
     strategy: str = Field(description="a file scripts/parbench/strategies/<name>.py")
@@ -97,7 +106,7 @@ class Variant(Model):
     )
 
 
-class Sweep(Model):
+class Sweep(StrictModel):
     """Variants made of one template."""
 
     name: str = Field(description="template of their names, such as ddp-$devices-$batch")
@@ -134,7 +143,7 @@ class Sweep(Model):
             yield dict(zip(values, row, strict=True))
 
 
-class Together(Model):
+class Together(StrictModel):
     """Several models, timed until all are trained."""
 
     models: Annotated[list[str], Field(min_length=2), Distinct] = Field(
@@ -146,7 +155,7 @@ class Together(Model):
     )
 
 
-class VariantPair(Model):
+class VariantPair(StrictModel):
     """Two variants whose times are compared while they take turns on the same devices."""
 
     variant: str = Field(description="the variant whose speedup is measured")
@@ -163,7 +172,7 @@ class VariantPair(Model):
     )
 
 
-class Pairs(Model):
+class Pairs(StrictModel):
     """The times that are compared in interleaved pairs."""
 
     restarts: Whole = Field(
@@ -174,7 +183,7 @@ class Pairs(Model):
     )
 
 
-class Table(Model):
+class Table(StrictModel):
     """A table of the report."""
 
     title: str = Field(description="heading of the table")
@@ -196,7 +205,7 @@ class Table(Model):
         return variant in self.variants and model in models
 
 
-class Study(Model):
+class Study(StrictModel):
     """A table of a paper, or of several, as models x variants x seeds."""
 
     title: str = Field(min_length=1, description="heading in the report")

@@ -14,7 +14,7 @@ from pydantic import Field, PlainSerializer
 from parbench.cell import Dataset, Hardware, Training
 from parbench.files import FILE_NAME
 from parbench.plan.configuration import Override
-from parbench.plan.model import Model, Number, validated
+from parbench.plan.strict_model import Number, StrictModel, validated
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
@@ -29,7 +29,7 @@ def _part_of_a_cell(kind: type) -> Any:
     return Annotated[kind, PlainSerializer(asdict)]
 
 
-class Work(Model):
+class Work(StrictModel):
     """Values derived from a group's settings, hardware and strategy."""
 
     ranks: int = Field(description="data-parallel size")
@@ -39,7 +39,7 @@ class Work(Model):
     pipeline_bound: Number | None = Field(description="upper bound on a pipeline's speedup")
 
 
-class FailedCell(Model):
+class FailedCell(StrictModel):
     """A cell that failed, as reports/unfinished.html shows it."""
 
     cell: str
@@ -48,7 +48,7 @@ class FailedCell(Model):
     log: str = Field(description="path of its log")
 
 
-class Partial(Model):
+class Partial(StrictModel):
     """What a plan that is only partly done says of a group or a pair."""
 
     note: str | None = Field(None, description="what to say beside its numbers")
@@ -103,7 +103,7 @@ class PairGroup(Partial):
     not_run: str | None = Field(description="why this machine cannot run its cells")
 
 
-class About(Model):
+class About(StrictModel):
     """A study as the report shows it."""
 
     name: FileName
@@ -122,7 +122,7 @@ class About(Model):
     tables: list[Table]
 
 
-class Evidence(Model):
+class Evidence(StrictModel):
     """The file of evidence that a plan was unpacked from."""
 
     file: str
@@ -132,7 +132,7 @@ class Evidence(Model):
     digest: str
 
 
-class StudyPlan(Model):
+class StudyPlan(StrictModel):
     """Everything that the tables and the report know of a study before any cell is trained."""
 
     schema_version: Literal[1]

@@ -8,7 +8,7 @@ from string import Template
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.plan.model import NAME, validated
+from parbench.plan.strict_model import NAME, validated
 from parbench.plan.study import Sweep, Variant
 from parbench.words import nearest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, make_table, whole
 from parbench.runs.records import Trained
 
@@ -18,7 +18,7 @@ CAPTION = (
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 
 
-def section(studies: list[Study]) -> dict | None:
+def section(studies: list[StudyResults]) -> dict | None:
     """Return all certificates' rows in one table, and their digests; None without any."""
     if all(study.proofs is None for study in studies):
         return None
@@ -50,7 +50,7 @@ def section(studies: list[Study]) -> dict | None:
     }
 
 
-def _where(place: str, study: Study) -> str:
+def _where(place: str, study: StudyResults) -> str:
     """Return an image's label or the host; of evidence, also the machine."""
     return place if study.evidence is None else f"{place}, {study.evidence.machine}"
 

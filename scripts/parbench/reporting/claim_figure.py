@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from parbench.reporting.drawing import INK, Panel, svg
 from parbench.reporting.text import cut
-from parbench.verdicts import words
+from parbench.verdicts import terms
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
@@ -26,19 +26,19 @@ TALLEST = 4.4  # inches of a part's claims; a page of the PDF breaks between par
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
-    **dict.fromkeys((words.HOLDS, words.AS_CLAIMED), ("✓", GOOD)),
-    **dict.fromkeys((words.HOLDS_IN_DIRECTION, words.HOLDS_IN_PART), ("(✓)", AMBER)),
-    **dict.fromkeys((words.FAILS, words.IMPOSSIBLE, *words.REFUTED), ("✗", BAD)),
-    words.UNDECIDED: ("?", GREY),
-    words.REPORTED: ("", BLUE),
-    **dict.fromkeys((words.NOT_TESTED, *words.UNJUDGED), ("–", GREY)),
+    **dict.fromkeys((terms.HOLDS, terms.AS_CLAIMED), ("✓", GOOD)),
+    **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), ("(✓)", AMBER)),
+    **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), ("✗", BAD)),
+    terms.UNDECIDED: ("?", GREY),
+    terms.REPORTED: ("", BLUE),
+    **dict.fromkeys((terms.NOT_TESTED, *terms.UNJUDGED), ("–", GREY)),
 }
 SIZE_SIGNS = {  # beside a direction as claimed
-    words.AS_PUBLISHED: "=",
-    words.SMALLER: "<",
-    words.LARGER: ">",
-    words.NOT_TOLD_APART: "~",
-    words.CANNOT_BE_SHOWN: "",
+    terms.AS_PUBLISHED: "=",
+    terms.SMALLER: "<",
+    terms.LARGER: ">",
+    terms.NOT_TOLD_APART: "~",
+    terms.CANNOT_BE_SHOWN: "",
 }
 BEYOND = 3.0  # a published ratio more than so many times beyond all others leaves the axis
 MIDDLE = {"va": "center_baseline"}
@@ -276,7 +276,7 @@ def _draw_key(figure: Figure) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    grey = LOOKS[words.UNDECIDED][1]
+    grey = LOOKS[terms.UNDECIDED][1]
     signs = {
         "published": Line2D([], [], marker="D", ms=3.6, mfc="none", mec=INK, mew=0.9, lw=0),
         "95 % interval": Line2D([], [], color=grey, lw=3.2, alpha=0.55),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from parbench.reporting.text import count, listed
-from parbench.verdicts import words
+from parbench.verdicts import terms
 from parbench.verdicts.claims import NOT_DECIDED, Judged
 
 
@@ -14,12 +14,12 @@ def headline(judged: list[Judged]) -> str:
     if not judged:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
-    totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    totals = [f"{n} {_says(word, n)}" for word in terms.CLAIM_VERDICTS[:-1] if (n := counts[word])]
     names = len({each.name for each in judged})
     of = f"{len(judged)} verdicts on " if names != len(judged) else ""
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
-    if untested := counts[words.NOT_TESTED]:
-        reasons = Counter(lacks(each)[0] for each in judged if each.verdict == words.NOT_TESTED)
+    if untested := counts[terms.NOT_TESTED]:
+        reasons = Counter(lacks(each)[0] for each in judged if each.verdict == terms.NOT_TESTED)
         counted = "; ".join(f"{why} ({n})" for why, n in reasons.items())
         verb = "was" if untested == 1 else "were"
         text += f" {untested} {verb} not tested here: {counted}."
@@ -87,13 +87,13 @@ def _measurements(judged: Judged) -> frozenset:
 def _says(verdict: str, number: int) -> str:
     """Return the verb: ``holds`` for 1, ``hold`` for 2."""
     singular, plural = {
-        words.HOLDS: ("holds", "hold"),
-        words.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
-        words.HOLDS_IN_PART: ("holds in part", "hold in part"),
-        words.FAILS: ("does not hold", "do not hold"),
-        words.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
-        words.UNDECIDED: ("is undecided", "are undecided"),
-        words.REPORTED: ("is reported and not judged", "are reported and not judged"),
+        terms.HOLDS: ("holds", "hold"),
+        terms.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
+        terms.HOLDS_IN_PART: ("holds in part", "hold in part"),
+        terms.FAILS: ("does not hold", "do not hold"),
+        terms.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
+        terms.UNDECIDED: ("is undecided", "are undecided"),
+        terms.REPORTED: ("is reported and not judged", "are reported and not judged"),
     }[verdict]
     return singular if number == 1 else plural
 

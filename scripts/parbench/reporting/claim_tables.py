@@ -15,7 +15,7 @@ from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting import claim_figure, claim_headline
 from parbench.reporting.claim_figure import Block, Line
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
@@ -27,24 +27,24 @@ from parbench.reporting.text import (
     ratio_text,
     spread_text,
 )
-from parbench.verdicts import claims, words
+from parbench.verdicts import claims, terms
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.claims_json import range_text
 from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
 from parbench.verdicts.groups import Group, machines_of
-from parbench.verdicts.published import PublishedSource
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.sequential import Series
 
 TONES = {
-    **dict.fromkeys((words.HOLDS, words.AS_CLAIMED, words.AS_PUBLISHED), "good"),
-    **dict.fromkeys((words.HOLDS_IN_DIRECTION, words.HOLDS_IN_PART), "warn"),
-    **dict.fromkeys((words.FAILS, words.IMPOSSIBLE, *words.REFUTED), "bad"),
+    **dict.fromkeys((terms.HOLDS, terms.AS_CLAIMED, terms.AS_PUBLISHED), "good"),
+    **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), "warn"),
+    **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), "bad"),
 }
 OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "told, not judged"}
-SHORT = (words.UNDECIDED, words.REPORTED)  # of these a sentence is enough in the matrix
+SHORT = (terms.UNDECIDED, terms.REPORTED)  # of these a sentence is enough in the matrix
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
-IMPOSSIBLE_BUT = f"{words.IMPOSSIBLE}; here {{}}"
+IMPOSSIBLE_BUT = f"{terms.IMPOSSIBLE}; here {{}}"
 POINTS = " points"
 MOST_PLACES = 5
 
@@ -53,7 +53,7 @@ Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
 def section(
-    studies: list[Study], claimed: Sequence[Path], published: list[Path]
+    studies: list[StudyResults], claimed: Sequence[Path], published: list[Path]
 ) -> tuple[dict | None, list[Judged]]:
     """Return the claims, their comparisons one by one, and the audit of the same sources; and the
     claims as records.
@@ -86,7 +86,7 @@ def section(
     return made, judged
 
 
-def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
+def _rebuilt(study: StudyResults, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = PublishedSource(study.study.published, published)
     return Rebuilt(study.name, study.study, source, tuple(study.groups), means)
@@ -95,7 +95,7 @@ def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
 # ---------------------------------------------------------------- the first page
 
 
-def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
+def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
     """Return the table of claims by machine and grade, which a report on evidence begins with; None
     for another report where all are of one."""
     texts = {
@@ -232,7 +232,7 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 def _told_row(number: int, each: Judged) -> list[TableCell]:
     measured = [c for c in each.comparisons if isinstance(c.measured, str)]
-    lacks = claim_headline.lacks(each)[1] if each.verdict == words.NOT_TESTED else each.reason
+    lacks = claim_headline.lacks(each)[1] if each.verdict == terms.NOT_TESTED else each.reason
     return [
         TableCell(str(number), sort=number),
         TableCell(each.study),
@@ -326,7 +326,7 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
                 bound = ABSENT if each.bound is None else ratio_text(each.bound)
                 verdict = IMPOSSIBLE_BUT.format(_answers(each)) if part.is_impossible else ""
                 verdict = verdict or _answers(each)
-                if each.reasons and each.verdict not in (words.AS_CLAIMED, *words.REFUTED):
+                if each.reasons and each.verdict not in (terms.AS_CLAIMED, *terms.REFUTED):
                     verdict += f": {each.reasons[-1]}"
                 yield list(map(printable, ["", _compared(each), *numbers, bound, verdict]))
 
@@ -377,7 +377,7 @@ def _comparison_row(
     marks = notes.mark(*filter(None, told))
     direction = IMPOSSIBLE_BUT.format(each.verdict) if part.is_impossible else each.verdict
     size = _verdict(each.size, ()) if each.size else absent("no size to compare")
-    verdict = words.IMPOSSIBLE if part.is_impossible else each.verdict
+    verdict = terms.IMPOSSIBLE if part.is_impossible else each.verdict
     return [*row, _verdict(verdict, marks, direction), size]
 
 

@@ -25,8 +25,7 @@ from parbench.deploy import deployment
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
-from parbench.plan import config as configuration
-from parbench.plan import expansion, places, state
+from parbench.plan import config_files, expansion, places, state
 from parbench.runs import records
 from parbench.runs.parts import Environment
 from parbench.runs.records import PairRun, Run
@@ -253,8 +252,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.out.exists():
         raise ParbenchError(f"{arguments.out}: is there already; move or delete it, or say --out")
-    changes = configuration.laid_over(arguments.config)
-    config = deployment.settle(configuration.read(arguments.configfile, changes))
+    changes = config_files.laid_over(arguments.config)
+    config = deployment.settle(config_files.read(arguments.configfile, changes))
     lacking = expansion.lacking_as_planned(config["studies"])
     plan = expansion.plan(config, arguments.configfile, changes, lacking)
     crate = Crate(plan, finished(plan))

@@ -16,7 +16,7 @@ from parbench.files import canonical_json
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
 from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds_line
 from parbench.reporting.scaling import scaled
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import cut, unit_text
 from parbench.runs.metrics import METRICS, Metric
 from parbench.verdicts.groups import Group
@@ -74,12 +74,12 @@ SWEEPS = (
 )
 
 
-def sweep_figures(study: Study) -> list[dict]:
+def sweep_figures(study: StudyResults) -> list[dict]:
     """Return a figure for each setting that alone differs between groups."""
     return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
 
 
-def _figure(study: Study, sweep: Sweep) -> dict | None:
+def _figure(study: StudyResults, sweep: Sweep) -> dict | None:
     models: dict[str, dict[str, dict[float, Group]]] = {}
     for group in study.own:
         settings = asdict(group.training) | asdict(group.dataset)
@@ -158,7 +158,7 @@ LATENCIES = ("latency_median_seconds", "latency_p95_seconds", "latency_p99_secon
 Rates = dict[float, Group]  # by rate
 
 
-def streams_figure(study: Study) -> dict | None:
+def streams_figure(study: StudyResults) -> dict | None:
     """Return the figure of groups that differ only in their rate; None without any."""
     by_model: dict[str, dict[str, Rates]] = {}
     for group in study.own:

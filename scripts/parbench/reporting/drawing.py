@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import anchor, cut, hardware_text
 from parbench.verdicts.groups import Group
 
@@ -75,7 +75,7 @@ class Panel:
 
 
 def figure_json(
-    study: Study,
+    study: StudyResults,
     name: str,
     title: str,
     caption: str,
@@ -140,7 +140,7 @@ def _rounded(attribute: re.Match) -> str:
 # ---------------------------------------------------------------- labels
 
 
-def bar_label(study: Study, group: Group) -> str:
+def bar_label(study: StudyResults, group: Group) -> str:
     """Return a group's name within its model: variant, and hardware if it varies."""
     text, key = group.variant, (group.model, group.variant)
     if sum((other.model, other.variant) == key for other in study.groups) > 1:
@@ -148,7 +148,7 @@ def bar_label(study: Study, group: Group) -> str:
     return cut(text, 24)
 
 
-def colours(study: Study) -> dict[str, tuple[str, str]]:
+def colours(study: StudyResults) -> dict[str, tuple[str, str]]:
     """Return colour and dash by label, the same in all figures of the study."""
     labels = dict.fromkeys(bar_label(study, group) for group in study.groups)
     return {

@@ -17,14 +17,14 @@ from parbench.reporting.drawing import (
     colours,
     figure_json,
 )
-from parbench.reporting.phases import phases_figure
+from parbench.reporting.phase_section import phases_figure
 from parbench.reporting.scaling import scaling_figure
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import convert, cut, heading, ratio_text, unit_text
 from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Epoch
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import OK
+from parbench.verdicts.terms import OK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ Point = tuple[float, float]  # seconds of training so far, and test accuracy, me
 Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 
 
-def figures(study: Study) -> list[dict]:
+def figures(study: StudyResults) -> list[dict]:
     """Return the study's figures; none if no cell ended well."""
     if not any(run.status == OK for run in study.runs.values()):
         return []
@@ -43,7 +43,7 @@ def figures(study: Study) -> list[dict]:
     return [figure for figure in (learning, *sweep_figures(study), *others) if figure]
 
 
-def learning_figure(study: Study) -> dict | None:
+def learning_figure(study: StudyResults) -> dict | None:
     """Return the figure of accuracy over time, for models that several variants train."""
     curves: dict[str, list[Curve]] = {}
     for group in study.own:
@@ -77,7 +77,7 @@ def _mean_epoch(epochs: tuple[Epoch, ...]) -> Point:
     return fmean(each.elapsed_seconds for each in epochs), fmean(e.test_accuracy for e in epochs)
 
 
-def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) -> None:
+def _draw_curves(study: StudyResults, model: str, curves: list[Curve], figure: Figure) -> None:
     """Draw a model's accuracy over training time."""
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
@@ -97,7 +97,7 @@ def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) 
 # ---------------------------------------------------------------- a second device
 
 
-def second_device_figure(study: Study) -> dict | None:
+def second_device_figure(study: StudyResults) -> dict | None:
     """Return the figure of measured pairs with a baseline; None without any, or if the study names
     no variant with a second device."""
     second = study.study.second_device
@@ -131,7 +131,7 @@ def _name(baseline: Group, models: list[str]) -> str:
     return f"{baseline.model}, {used.optimizer}, {used.precision}, batch {used.global_batch}"
 
 
-def _draw_second(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
+def _draw_second(study: StudyResults, name: str, groups: list[Group], figure: Figure) -> None:
     """Draw a row per variant; the second device comes last."""
     second = study.study.second_device
     rows = sorted(groups, key=lambda group: group.variant == second)

@@ -14,14 +14,14 @@ from parbench.reporting.paper_tables import (
     verdict_cell,
 )
 from parbench.reporting.scaling import Scaled, several
-from parbench.reporting.study import ONCE, Study
+from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, listed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
+from parbench.verdicts.terms import NOT_MEASURED
 from parbench.verdicts.vouching import TimedPair, timed_pairs
-from parbench.verdicts.words import NOT_MEASURED
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
@@ -32,7 +32,7 @@ PIPELINE_BOUND = (
 )
 
 
-def in_turns_table(study: Study) -> dict | None:
+def in_turns_table(study: StudyResults) -> dict | None:
     """Return the table of pairs, with the ratio of each restart; None without pairs."""
     notes = Notes(ONCE)
     pairs = list(timed_pairs(study.by_id))
@@ -68,7 +68,7 @@ def in_turns_table(study: Study) -> dict | None:
     )
 
 
-def headline(studies: Iterable[Study]) -> str:
+def headline(studies: Iterable[StudyResults]) -> str:
     """Say what the pairs of ``studies`` show: each of a few, or how many show what; and whether
     equal sides were equal. Empty without pairs."""
     told: list[str] = []
@@ -103,7 +103,7 @@ def _times_as_fast(series: Series) -> str:
 
 
 def _row(
-    study: Study,
+    study: StudyResults,
     pair: TimedPair,
     serial: Mapping[str, Scaled],
     judged: list[str],
@@ -141,7 +141,7 @@ def _row(
     ]
 
 
-def _uncertified(study: Study, compared: Compared) -> list[str]:
+def _uncertified(study: StudyResults, compared: Compared) -> list[str]:
     """Return why some side of a comparison is not certified, each reason once."""
     if study.proofs is None:
         return []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from parbench.reporting.text import cut, decimals, fixed, hardware_text
 from parbench.runs.metrics import Metric
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import FEWEST
+from parbench.verdicts.terms import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

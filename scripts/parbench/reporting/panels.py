@@ -7,7 +7,7 @@ import math
 from parbench.plan.study_plan import PairGroup
 from parbench.printable import log_line
 from parbench.reporting import certificates
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import (
     count,
@@ -48,7 +48,7 @@ Environments = dict[str, dict]  # for the report, by what each shows
 # ---------------------------------------------------------------- environments
 
 
-def environments(studies: list[Study]) -> Environments:
+def environments(studies: list[StudyResults]) -> Environments:
     """Return the studies' distinct environments, named E1, E2, ... as they appear."""
     by_pairs: Environments = {}
     for study in studies:
@@ -97,7 +97,7 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 # ---------------------------------------------------------------- what is lacking
 
 
-def unfinished(studies: list[Study], stopped: bool = False) -> dict | None:
+def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet; of evidence, the cells that a file lacks. None
     for a complete report, whose run was not ``stopped`` before its end."""
@@ -127,7 +127,7 @@ def unfinished(studies: list[Study], stopped: bool = False) -> dict | None:
     return {"sentence": " ".join(sentences), "failed": failures}
 
 
-def _parts(studies: list[Study]) -> list[Group | PairGroup]:
+def _parts(studies: list[StudyResults]) -> list[Group | PairGroup]:
     """Return the groups and pairs of the studies, each once."""
     parts = [part for study in studies for part in (*study.own, *study.pairs)]
     return list({part.id: part for part in parts}.values())
@@ -136,7 +136,7 @@ def _parts(studies: list[Study]) -> list[Group | PairGroup]:
 # ---------------------------------------------------------------- all cells
 
 
-def cells_table(study: Study, known: Environments) -> dict:
+def cells_table(study: StudyResults, known: Environments) -> dict:
     """Return the table of all cells of a study."""
     columns = [
         "Status",
@@ -156,7 +156,7 @@ def cells_table(study: Study, known: Environments) -> dict:
     )
 
 
-def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
+def _cell_row(study: StudyResults, run: Run, known: Environments) -> list[TableCell]:
     return [
         TableCell(run.cell.id, link=study.cell_panel(run.cell.id)),
         TableCell(status_text(run.status), tone="plain" if run.status == "ok" else "bad"),
@@ -169,7 +169,7 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
     ]
 
 
-def restarts_table(study: Study, known: Environments) -> dict | None:
+def restarts_table(study: StudyResults, known: Environments) -> dict | None:
     """Return the table of all restarts of a study's pairs, which decide; None without any."""
     if not study.pair_runs:
         return None
@@ -234,7 +234,7 @@ def _number_cell(value: float | None, places: int) -> TableCell:
 # ---------------------------------------------------------------- groups and cells
 
 
-def group_panels(studies: list[Study], known: Environments) -> list[dict]:
+def group_panels(studies: list[StudyResults], known: Environments) -> list[dict]:
     """Return the details behind every number: its group's settings and cells."""
     return [
         {
@@ -267,7 +267,7 @@ def _settings(group: Group) -> list[list[str]]:
     ]
 
 
-def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
+def _cell_panel(study: StudyResults, cell: str, known: Environments) -> dict:
     """Return everything about one cell, formatted."""
     run = study.runs[cell]
     status, reason = status_text(run.status), run.reason
@@ -311,7 +311,7 @@ def _cell_facts(run: Run) -> list[list[str]]:
     return settings_pairs(facts)
 
 
-def _end_of_log(study: Study, cell: str) -> list[str]:
+def _end_of_log(study: StudyResults, cell: str) -> list[str]:
     path = study.cells_folder / cell / "log.txt"
     if not path.exists():
         return []

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from parbench.plan.study import Table
-from parbench.reporting.study import ONCE, Study
+from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import (
     Notes,
     TableCell,
@@ -24,7 +24,7 @@ from parbench.reporting.text import (
     short,
 )
 from parbench.runs.metrics import METRICS, TO_PUBLISHED, label
-from parbench.verdicts import words
+from parbench.verdicts import terms
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
 from parbench.verdicts.tables import IN_TURNS
@@ -33,10 +33,10 @@ KEYS = ["Model", "Variant", "Hardware"]
 VERDICT = "Verdict"
 FOUR = ["Published", "Reproduced", "Ratio", VERDICT]
 TONES = {
-    words.AS_PUBLISHED: "good",
-    words.SMALLER: "bad",
-    words.LARGER: "bad",
-    words.OPPOSITE: "bad",
+    terms.AS_PUBLISHED: "good",
+    terms.SMALLER: "bad",
+    terms.LARGER: "bad",
+    terms.OPPOSITE: "bad",
 }
 APART = "not in turns"  # of a speedup that no pair of the study measures
 
@@ -56,7 +56,7 @@ def key_cells(group: Group, marks: Sequence[str] = ()) -> list[TableCell]:
 def published_cell(row: Row | None, unit: str) -> TableCell:
     """Return the source's number, or a dash if there is none."""
     if row is None or row.published is None:
-        return absent(words.NO_PUBLISHED_VALUE)
+        return absent(terms.NO_PUBLISHED_VALUE)
     value = convert(row.published, row.published_unit or row.unit, unit)
     return number(value, short(value, unit))
 
@@ -68,7 +68,12 @@ def is_clocked(metric: str) -> bool:
 
 
 def outcome_cell(
-    study: Study, group: Group, row: Row | None, unit: str, metric: str, span: int | None = None
+    study: StudyResults,
+    group: Group,
+    row: Row | None,
+    unit: str,
+    metric: str,
+    span: int | None = None,
 ) -> TableCell:
     """Return the reproduced number, linked to its cells, or why there is none.
 
@@ -80,14 +85,14 @@ def outcome_cell(
     if row is not None and row.mean is not None:
         if group.shared and study.pairs and is_clocked(metric):
             # Beside ratios that were measured apart, it would contradict them.
-            return TableCell(words.SHARED_CELL, tone="muted", link=link)
+            return TableCell(terms.SHARED_CELL, tone="muted", link=link)
         value = convert(row.mean, row.unit, unit)
         return TableCell(study.reproduced(row, unit), sort=value, link=link)
     status, reason = group.short_status, row.reason if row else ""
-    if status == words.OK and row is not None and row.verdict == words.NOT_MEASURED:
-        return TableCell(words.NOT_MEASURED, span=span, tone="muted", link=link)
-    if status == words.OK:
-        texts = (text for text in reason.split("; ") if text.startswith(words.NOT_REACHED))
+    if status == terms.OK and row is not None and row.verdict == terms.NOT_MEASURED:
+        return TableCell(terms.NOT_MEASURED, span=span, tone="muted", link=link)
+    if status == terms.OK:
+        texts = (text for text in reason.split("; ") if text.startswith(terms.NOT_REACHED))
         not_reached = next(texts, None)
         return TableCell(not_reached, link=link) if not_reached else absent("does not apply")
     if group.not_run:
@@ -98,14 +103,14 @@ def outcome_cell(
 
 def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> TableCell:
     """Return the verdict's cell, which is never blank."""
-    verdict = row.verdict if row else (words.NOT_RUN if group.not_run else "no verdict")
-    if verdict in ("no verdict", words.NO_PUBLISHED_VALUE):
+    verdict = row.verdict if row else (terms.NOT_RUN if group.not_run else "no verdict")
+    if verdict in ("no verdict", terms.NO_PUBLISHED_VALUE):
         return absent(verdict, verdict=verdict, marks=marks)
     return TableCell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
 
 
 def metric_cells(
-    study: Study, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
+    study: StudyResults, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
 ) -> list[TableCell]:
     """Return a metric's ``columns``, which come from ``columns_of``."""
     row = study.row(group, metric)
@@ -115,7 +120,7 @@ def metric_cells(
         reason = "; ".join(filter(None, (row.reading, reason)))
     if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
         outcome = outcome.marked(notes.mark_all(reason))
-    ratio = row.ratio if row and row.verdict in words.JUDGED else None
+    ratio = row.ratio if row and row.verdict in terms.JUDGED else None
     cells = {
         "Published": published_cell(row, unit),
         "Reproduced": outcome,
@@ -125,10 +130,10 @@ def metric_cells(
     return [cells[column] for column in columns]
 
 
-def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
+def columns_of(study: StudyResults, groups: list[Group], metric: str) -> list[str]:
     """Return a metric's columns: FOUR if a row is judged, else published (if any), reproduced."""
     rows = [row for group in groups if (row := study.row(group, metric))]
-    if any(row.verdict in words.JUDGED for row in rows):
+    if any(row.verdict in terms.JUDGED for row in rows):
         return FOUR
     return FOUR[:2] if any(row.published is not None for row in rows) else FOUR[1:2]
 
@@ -136,7 +141,7 @@ def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
 # ---------------------------------------------------------------- tables of a study
 
 
-def paper_table(study: Study, index: int, table: Table) -> dict:
+def paper_table(study: StudyResults, index: int, table: Table) -> dict:
     """Return one of the paper's tables, in its own layout."""
     units = {metric: study.unit(metric) for metric in table.metrics} | (table.units or {})
     title_caption_groups = table.title, table.caption or "", study.table_groups(table)
@@ -145,7 +150,7 @@ def paper_table(study: Study, index: int, table: Table) -> dict:
     )
 
 
-def time_to_accuracy(study: Study) -> dict | None:
+def time_to_accuracy(study: StudyResults) -> dict | None:
     """Return the table of training times to the published accuracy; None without any."""
     metric = TO_PUBLISHED.name
     groups = [group for group in study.groups if group.cell_runs and study.row(group, metric)]
@@ -160,7 +165,7 @@ def time_to_accuracy(study: Study) -> dict | None:
 
 
 def _metrics_table(
-    study: Study,
+    study: StudyResults,
     identity: str,
     title: str,
     caption: str,
@@ -216,6 +221,6 @@ def context(groups: list[Group]) -> str:
     return " ".join(sentences)
 
 
-def counted_verdicts(study: Study) -> Counter:
+def counted_verdicts(study: StudyResults) -> Counter:
     """Count the verdicts on a study's published numbers."""
     return Counter(row.verdict for row in study.rows.values() if row.published is not None)

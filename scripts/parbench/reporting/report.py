@@ -15,7 +15,7 @@ from parbench.equivalence.certificate import Certificates
 from parbench.files import read_record, write_atomically, write_json
 from parbench.reporting import certificates, claim_tables, in_turns, panels, render, sections
 from parbench.reporting.same_cells import same_cells
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import listed
 from parbench.verdicts import claims_json
 
@@ -38,7 +38,7 @@ def collect(
     """
     proofs = Certificates(certified) if certified is not None else None
     pairs = zip(plans, tables, strict=True)
-    studies = [Study(plan, table, cells, proofs) for plan, table in pairs]
+    studies = [StudyResults(plan, table, cells, proofs) for plan, table in pairs]
     environments = panels.environments(studies)
     claims, judged = claim_tables.section(studies, claimed, published or [])
     claiming = {each.study for each in judged}
@@ -59,13 +59,13 @@ def collect(
     }
 
 
-def _names(studies: list[Study]) -> str:
+def _names(studies: list[StudyResults]) -> str:
     """Return the names of up to three studies, else their number."""
     names = [study.name for study in studies]
     return listed(names) if len(names) <= 3 else f"{len(names)} studies"
 
 
-def timestamp(studies: list[Study]) -> int:
+def timestamp(studies: list[StudyResults]) -> int:
     """Return the PDF's date: the last run's end in seconds since 1970; 0 without runs."""
     ends = [run.finished for study in studies for run in study.all_runs.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.runs.metrics import METRICS
 from parbench.verdicts.groups import Group, compared, machines_of
 from parbench.verdicts.sequential import Series
-from parbench.verdicts.words import NOT_MEASURED
+from parbench.verdicts.terms import NOT_MEASURED
 
 ACCURACY = METRICS["test_accuracy"]
 CAPTION = (
@@ -22,7 +22,7 @@ CAPTION = (
 )
 
 
-def same_cells(studies: list[Study]) -> dict | None:
+def same_cells(studies: list[StudyResults]) -> dict | None:
     """Return the table of the cells that two machines ran alike; None if there are none."""
     pairs = [
         (a, b)
@@ -46,7 +46,7 @@ def same_cells(studies: list[Study]) -> dict | None:
     )
 
 
-def _rows(a: Study, b: Study) -> Iterator[list[TableCell]]:
+def _rows(a: StudyResults, b: StudyResults) -> Iterator[list[TableCell]]:
     for group in a.own:
         other = b.by_id.get(group.id)
         if other is None or not set(group.cells) & set(other.cells) or not (group.ok and other.ok):

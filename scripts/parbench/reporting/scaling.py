@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from parbench.reporting.drawing import COLOURS, INK, WIDTH, Panel, figure_json
 from parbench.reporting.lines import Line, Point, by_doubling, draw_line
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import cut
 from parbench.verdicts.groups import Group
 from parbench.verdicts.sequential import Series
@@ -138,7 +138,7 @@ def _apart(group: Group) -> list:
 Lines = dict[str, list[Scaled]]  # by label
 
 
-def scaling_figure(study: Study) -> dict | None:
+def scaling_figure(study: StudyResults) -> dict | None:
     """Return the figure of gain and serial fraction by number of devices, or None."""
     kinds_by_model: dict[str, dict[str, Lines]] = {}
     for scaled in several(study.own, study.by_id):

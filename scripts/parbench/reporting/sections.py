@@ -9,15 +9,15 @@ from typing import Any
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.lines import SPREAD
-from parbench.reporting.operators import operators_table, training_operators_table
+from parbench.reporting.operator_section import operators_table, training_operators_table
 from parbench.reporting.panels import Environments, cells_table, restarts_table
 from parbench.reporting.paper_tables import (
     counted_verdicts,
     paper_table,
     time_to_accuracy,
 )
-from parbench.reporting.phases import phases_table
-from parbench.reporting.study import Study
+from parbench.reporting.phase_section import phases_table
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, make_table, whole
 from parbench.reporting.text import (
     ABSENT,
@@ -34,7 +34,7 @@ from parbench.reporting.text import (
 )
 from parbench.reporting.work import work_table
 from parbench.runs.records import PairRun
-from parbench.verdicts.words import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
+from parbench.verdicts.terms import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
 
 LACKS = {
     NOT_COMPARABLE: "were published for other data, settings or hardware",
@@ -43,7 +43,7 @@ LACKS = {
 }
 
 
-def summary(studies: list[Study]) -> dict:
+def summary(studies: list[StudyResults]) -> dict:
     """Return the first page: comparable numbers; machines, stacks, dates; a row per study."""
     states = Counter(group.short_status for study in studies for group in study.groups)
     return {
@@ -53,7 +53,7 @@ def summary(studies: list[Study]) -> dict:
     }
 
 
-def study_section(study: Study, known: Environments) -> dict:
+def study_section(study: StudyResults, known: Environments) -> dict:
     """Return the report's section on a study; ``known``: the report's environments."""
     about = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
@@ -108,12 +108,12 @@ def _settings(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _software(study: Study) -> str:
+def _software(study: StudyResults) -> str:
     where = deployment_text(study.deployment)
     return f"{software_text(study.stack, study.deployment).removeprefix('the ')}, in {where}"
 
 
-def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
+def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
     # By path: studies may share cells; each file of evidence has runs of its own.
     runs = {
         study.cells_folder / cell: run for study in studies for cell, run in study.all_runs.items()
@@ -139,7 +139,7 @@ def _several(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts)) or "none"
 
 
-def _headline(studies: list[Study], states: Counter) -> str:
+def _headline(studies: list[StudyResults], states: Counter) -> str:
     verdicts = sum((counted_verdicts(study) for study in studies), Counter())
     if not verdicts:
         sentence = (
@@ -158,7 +158,7 @@ def _headline(studies: list[Study], states: Counter) -> str:
     return f"{text} Of the others, {rest}." if rest else text
 
 
-def _study_table(studies: list[Study]) -> dict:
+def _study_table(studies: list[StudyResults]) -> dict:
     counts = [counted_verdicts(study) for study in studies]
     totals = sum(counts, Counter())
     names = [name for name in VERDICTS if totals[name]]
@@ -183,7 +183,7 @@ def _study_table(studies: list[Study]) -> dict:
 # ---------------------------------------------------------------- evidence
 
 
-def evidence(studies: list[Study]) -> dict | None:
+def evidence(studies: list[StudyResults]) -> dict | None:
     """Return the first page's sentence on evidence; None without any."""
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
@@ -198,6 +198,6 @@ def evidence(studies: list[Study]) -> dict | None:
     }
 
 
-def _machines(study: Study) -> list[str]:
+def _machines(study: StudyResults) -> list[str]:
     machines = (run.environment.machine for run in study.all_runs.values())
     return list(dict.fromkeys(map(machine_text, machines)))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from parbench import strategies
 from parbench.plan.study_plan import Work
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, make_table
 from parbench.reporting.text import mapping_text
 from parbench.verdicts.groups import Group
@@ -17,7 +17,7 @@ from parbench.verdicts.groups import Group
 COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "Mode"]
 
 
-def work_table(study: Study) -> dict:
+def work_table(study: StudyResults) -> dict:
     """Return a table, a row per set of a model's groups that compute alike, run or not."""
     unknown = [name for name in strategies.names() if strategies.load(name).NOT_ALONE]
     programs = [group for group in study.own if group.strategy in unknown]

@@ -38,7 +38,7 @@ class Strategy:
     TEXT_IMAGE = "text"  # for text models
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     # parbench/training/<name>.py: takes turns as a side of a pair; None: it cannot be one.
-    TURNS: ClassVar[str | None] = "turns"
+    TURNS: ClassVar[str | None] = "pair_rank"
     # Whether it trains as fast as ever in turns of a tenth of a second; else they last a second.
     SHORT_TURNS: ClassVar[bool] = True
     # Why its cells are not run by themselves, but as sides of pairs alone; None: they are.

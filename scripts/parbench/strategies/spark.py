@@ -19,7 +19,7 @@ class Strategy(_base.Strategy):
     """
 
     IMAGE = TEXT_IMAGE = "spark"
-    ENGINE = "spark"
+    ENGINE = "spark_inference"
     REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
         TUNING, "Spark's workers predict by a plain copy of the model"
     )

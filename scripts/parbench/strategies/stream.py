@@ -12,7 +12,7 @@ class Strategy(spark.Strategy):
     """One process that starts, on this machine, a producer of images and the driver of a streaming
     query, and counts the results."""
 
-    ENGINE = "stream"
+    ENGINE = "stream_inference"
     TURNS = None
     OPTIONS: ClassVar[dict[str, dict]] = {
         "rate": {

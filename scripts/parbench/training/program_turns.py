@@ -16,9 +16,9 @@ from parbench.files import read_record, write_json
 from parbench.measure import cores, environment
 from parbench.strategies._base import Strategy
 from parbench.training import launched
+from parbench.training.pair_rank import serve
 from parbench.training.program import Misbehaved, Program
 from parbench.training.progress import Heartbeat
-from parbench.training.turns import serve
 
 
 def take_turns(

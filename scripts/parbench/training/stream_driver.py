@@ -14,7 +14,7 @@ import torch
 
 from parbench.cell import Cell
 from parbench.files import write_atomically, write_json
-from parbench.training import launched, spark, spark_worker, stream_producer
+from parbench.training import launched, spark_inference, spark_worker, stream_producer
 
 FILES = "path string, modificationTime timestamp, length long, content binary"
 WARM = -1_000_000  # ids of warm-up images count down from here
@@ -27,11 +27,11 @@ def main() -> None:
     description = json.loads((folder / "stream.json").read_text())
     predictor = spark_worker.Predictor(**description["predictor"])
     began = time.perf_counter()
-    session = spark.started(Cell.of(predictor.cell))
+    session = spark_inference.started(Cell.of(predictor.cell))
     # Identifies the executors that may be killed.
     write_atomically(folder / "application", session.sparkContext.applicationId)
     seconds = time.perf_counter() - began
-    spark.bring(session, folder / spark_worker.WEIGHTS)
+    spark_inference.bring(session, folder / spark_worker.WEIGHTS)
     # The log is read while it grows, so no entry may be deleted.
     session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
     files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))

@@ -11,7 +11,7 @@ from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.incomplete import cut
-from parbench.verdicts.published import PublishedSource
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.tables import Measured
 
 

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.plan.published import Claim, ClaimTest
 from parbench.runs.metrics import PROFILED, Metric, is_operator
-from parbench.verdicts import judging, pairs, sequential, words
+from parbench.verdicts import judging, pairs, sequential, terms
 from parbench.verdicts.comparisons import (
     Comparison,
     Ratio,
@@ -33,7 +33,7 @@ DENIED = "denied by its own numbers"  # the audit's check
 NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
 NO_CELLS = "no cells"  # of a study, that a part is about
 # Of a part's comparisons that are not judged, the word for the part is the first of these.
-GRAVEST = (words.FAILED_HERE, words.NO_PAIR, words.NOT_COMPARABLE, words.NOT_RUN)
+GRAVEST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,29 @@ class JudgedPart:
     def direction(self) -> str:
         """The direction, or the word for why there is none."""
         verdicts = [each.verdict for each in self.comparisons]
-        if words.REPORTED in verdicts:
-            return words.REPORTED
+        if terms.REPORTED in verdicts:
+            return terms.REPORTED
         if not self.judged:
-            return next((word for word in GRAVEST if word in verdicts), words.NOT_MEASURED)
+            return next((word for word in GRAVEST if word in verdicts), terms.NOT_MEASURED)
         answer = sequential.of_claim([each.at for each in self.judged])
         if answer == sequential.HOLDS:
-            return words.AS_CLAIMED
+            return terms.AS_CLAIMED
         if answer == sequential.FAILS:
-            return next(each.verdict for each in self.judged if each.verdict in words.REFUTED)
-        return words.UNDECIDED
+            return next(each.verdict for each in self.judged if each.verdict in terms.REFUTED)
+        return terms.UNDECIDED
 
     @property
     def size(self) -> str:
         """The size against the published one; empty if no comparison has both."""
         sizes = {each.size for each in self.judged} - {""}
-        order = (words.SMALLER, words.LARGER, words.NOT_TOLD_APART, words.CANNOT_BE_SHOWN)
-        return next((word for word in (*order, words.AS_PUBLISHED) if word in sizes), "")
+        order = (terms.SMALLER, terms.LARGER, terms.NOT_TOLD_APART, terms.CANNOT_BE_SHOWN)
+        return next((word for word in (*order, terms.AS_PUBLISHED) if word in sizes), "")
 
     @property
     def lacks(self) -> list[str]:
         """What each comparison lacks to be measured, in a few words: ``needs 2x A100``; empty if
         nothing. A part that is impossible as stated lacks that alone."""
-        return [words.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
+        return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
 
     @property
     def lack(self) -> str:
@@ -94,11 +94,11 @@ class JudgedPart:
 
 
 def _lack(each: Comparison) -> str:
-    if each.is_judged or each.verdict == words.REPORTED:
+    if each.is_judged or each.verdict == terms.REPORTED:
         return ""
-    if each.verdict == words.NOT_RUN:
+    if each.verdict == terms.NOT_RUN:
         return re.split(r" \(|[:;]", each.reasons[0])[0]
-    if each.verdict == words.FAILED_HERE:
+    if each.verdict == terms.FAILED_HERE:
         return f"{each.verdict}: {each.reasons[0]}"
     return each.verdict if each.ratios or each.group else NO_CELLS
 
@@ -107,7 +107,7 @@ def _lack(each: Comparison) -> str:
 class Judged:
     """A claim with the verdict that the cells of one ``study`` give it, and its parts.
 
-    ``grade``: how near its cells are to the source's (words.GRADES); ``machines``: the fingerprints
+    ``grade``: how near its cells are to the source's (terms.GRADES); ``machines``: the fingerprints
     of those that ran them; ``weakness``: why the verdict is not firm, empty if it is: it would
     stand if all claims of the report were judged as one, rests on pairs that are vouched for and
     mostly undisturbed, and is at the source's own scale.
@@ -167,10 +167,10 @@ class Judged:
         if len(self.lacks) != len(self.parts):
             noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
         counts = Counter(found)
-        told = ", ".join(f"{counts[word]} {word}" for word in words.DIRECTIONS if counts[word])
+        told = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
         others = f"; others: {self._others}" * any(self.lacks)
         total = len(self.lacks)
-        if set(found) == {words.UNDECIDED}:  # as the verdict says
+        if set(found) == {terms.UNDECIDED}:  # as the verdict says
             return ""
         return f"{told} of {total} {noun}s{others}" if total > 1 else ""
 
@@ -192,21 +192,21 @@ class Judged:
     @property
     def _scoped(self) -> str:
         counted = self.coverage
-        if self.verdict in (words.HOLDS_IN_PART, words.UNDECIDED) and self._directions:
+        if self.verdict in (terms.HOLDS_IN_PART, terms.UNDECIDED) and self._directions:
             return f"{self.verdict} ({self._directions})"
-        if self.verdict == words.IMPOSSIBLE:
+        if self.verdict == terms.IMPOSSIBLE:
             return f"{self.verdict} ({self.reason})"
-        if self.verdict == words.NOT_TESTED and self.parts:
+        if self.verdict == terms.NOT_TESTED and self.parts:
             return f"{self.verdict} ({self._others})"
         if not counted:
             return self.verdict
-        tested = " where tested" * (any(self.lacks) and self.verdict != words.UNDECIDED)
+        tested = " where tested" * (any(self.lacks) and self.verdict != terms.UNDECIDED)
         return f"{self.verdict}{tested} ({counted})"
 
     @property
     def told(self) -> str:
         """The sentence, and the reason where the sentence does not hold it."""
-        within = "(" in self._scoped and self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED)
+        within = "(" in self._scoped and self.verdict in (terms.IMPOSSIBLE, terms.NOT_TESTED)
         reason = f": {self.reason}" if self.reason and not within else ""
         return "; ".join(filter(None, (self._scoped + reason, self.disturbance)))
 
@@ -250,10 +250,10 @@ def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradic
 def _grade(groups: Collection[Group], study: Rebuilt) -> str:
     """Return how near ``groups`` are to what the source measured."""
     if any(group.differs or judging.scale_difference(group, study.about) for group in groups):
-        return words.SCALED_COPY
+        return terms.SCALED_COPY
     if all(study.source.is_on_its_hardware(group) for group in groups):
-        return words.SAME_CONFIGURATION
-    return words.OTHER_HARDWARE
+        return terms.SAME_CONFIGURATION
+    return terms.OTHER_HARDWARE
 
 
 def _comparisons(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
@@ -281,10 +281,10 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             for name in sorted(printed)
             if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
         }
-        verdict, reasons, at = words.REPORTED, (), None
+        verdict, reasons, at = terms.REPORTED, (), None
         if not measured_parts:
-            verdict = words.NOT_RUN if group.not_run else words.NOT_MEASURED
-            no_part = f"no cell measures {metric}" if group.runs else words.NO_VALUES
+            verdict = terms.NOT_RUN if group.not_run else terms.NOT_MEASURED
+            no_part = f"no cell measures {metric}" if group.runs else terms.NO_VALUES
             reasons = (group.not_run or no_part,)
         # A part is named <metric>:<part>.
         published, measured = (
@@ -293,12 +293,12 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
         )
         if test.expected and measured:
             is_expected = measured in test.expected
-            verdict = words.AS_CLAIMED if is_expected else words.DIFFERENT
+            verdict = terms.AS_CLAIMED if is_expected else terms.DIFFERENT
             at = partial(_always, sequential.HOLDS if is_expected else sequential.FAILS)
             seeds = f"{len(group.ok)} seed{'s' * (len(group.ok) != 1)}"
             reasons = (f"told by the mean of {seeds}, without an interval",)
         if test.expected and (clock := _other_clock(study, group, metric)):
-            verdict, reasons, at = words.NOT_COMPARABLE, (clock,), None
+            verdict, reasons, at = terms.NOT_COMPARABLE, (clock,), None
         if printed_parts or measured_parts or group.not_run:
             fields = {"group": group, "published": published or (), "measured": measured, "at": at}
             comparisons.append(Comparison(study.name, verdict, reasons, **fields))
@@ -337,10 +337,10 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
     """Return a claim's verdict by its parts, and what its undecided ones take."""
     if all(part.is_impossible for part in parts):
         if all(part.denied for part in parts):
-            return words.IMPOSSIBLE, "the source's own numbers deny it"
+            return terms.IMPOSSIBLE, "the source's own numbers deny it"
         most = max(part.test.most for part in parts if not part.denied)
         return (
-            words.IMPOSSIBLE,
+            terms.IMPOSSIBLE,
             f"the source's own devices give at most {most:.3g} times for the same work",
         )
     parts = [part for part in parts if not part.is_impossible]
@@ -348,23 +348,23 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
     judged = [part for part in parts if part.judged]
     if not judged:
         reasons = dict.fromkeys(part.lack for part in parts if part.lack)
-        word = words.REPORTED if words.REPORTED in directions else words.NOT_TESTED
+        word = terms.REPORTED if terms.REPORTED in directions else terms.NOT_TESTED
         return word, "; ".join(reasons)
     outlooks = dict.fromkeys(
         each.measured.outlook(each.boundaries)
         for part in judged
         for each in part.judged
-        if each.verdict == words.UNDECIDED
+        if each.verdict == terms.UNDECIDED
     )
     answer = sequential.of_claim([each.at for part in judged for each in part.judged])
     if answer == sequential.FAILS:
-        word = words.HOLDS_IN_PART if words.AS_CLAIMED in directions else words.FAILS
+        word = terms.HOLDS_IN_PART if terms.AS_CLAIMED in directions else terms.FAILS
         return word, "; ".join(outlooks)
-    if answer == words.UNDECIDED:
-        return words.UNDECIDED, "; ".join(outlooks) or _against(judged)
+    if answer == terms.UNDECIDED:
+        return terms.UNDECIDED, "; ".join(outlooks) or _against(judged)
     sizes = dict.fromkeys(part.size for part in judged)
-    others = [f"size {size}" for size in sizes if size not in ("", words.AS_PUBLISHED)]
-    return words.HOLDS_IN_DIRECTION if others else words.HOLDS, ", ".join(others)
+    others = [f"size {size}" for size in sizes if size not in ("", terms.AS_PUBLISHED)]
+    return terms.HOLDS_IN_DIRECTION if others else terms.HOLDS, ", ".join(others)
 
 
 def _against(parts: Collection[JudgedPart]) -> str:
@@ -374,7 +374,7 @@ def _against(parts: Collection[JudgedPart]) -> str:
     takes = [
         each.measured.outlook(each.boundaries, ALPHA / len(comparisons))
         for each in comparisons
-        if each.verdict in words.REFUTED and each.boundaries
+        if each.verdict in terms.REFUTED and each.boundaries
     ]
     return f"too many comparisons for so little against it: {'; '.join(takes)}" if takes else ""
 
@@ -382,7 +382,7 @@ def _against(parts: Collection[JudgedPart]) -> str:
 def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
     """Return why a claim's verdict is not firm, among ``claims`` in a report; empty if it is."""
     tested = [each for part in judged.parts for each in part.judged]
-    if not tested or judged.verdict not in (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS):
+    if not tested or judged.verdict not in (terms.HOLDS, terms.HOLDS_IN_DIRECTION, terms.FAILS):
         return NOT_DECIDED
     if any(each.scaled for each in tested):
         return "of a scaled copy"
@@ -394,7 +394,7 @@ def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
     if any(pairs.mostly_disturbed([ratio.pair]) for ratio in timed):
         return "by pairs mostly disturbed"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
-    return "not clear enough among all claims" if answer == words.UNDECIDED else ""
+    return "not clear enough among all claims" if answer == terms.UNDECIDED else ""
 
 
 def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
@@ -407,8 +407,8 @@ def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]
     """Return verdict and reason of a claim without test, which only the audit may contradict."""
     own = [each for each in found if (each.study, each.check) == (claim.study, claim.finding)]
     if any(each.sure is Sure.CERTAIN for each in own):
-        return words.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
+        return terms.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
     if any(each.sure is Sure.LIKELY for each in own):
-        return words.NOT_TESTED, f"its own numbers are likely to contradict it: {claim.finding}"
+        return terms.NOT_TESTED, f"its own numbers are likely to contradict it: {claim.finding}"
     needs = f"needs {claim.needs}" if claim.needs else "its own numbers do not contradict it"
-    return words.NOT_TESTED, needs
+    return terms.NOT_TESTED, needs

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from xml.etree import ElementTree
 
 from parbench.plan.published import in_words
-from parbench.verdicts import words
+from parbench.verdicts import terms
 from parbench.verdicts.claims import NOT_DECIDED, Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
 
 SCHEMA_VERSION = 1
-FAILED = (words.FAILS, words.IMPOSSIBLE)
+FAILED = (terms.FAILS, terms.IMPOSSIBLE)
 OPEN = (None, math.inf)  # the end of a range that has none
 
 
@@ -97,7 +97,7 @@ def junit(made: dict) -> str:
     what does not hold or is impossible has failed, and all else is skipped with its reason."""
     claims = made["claims"]
     failed = sum(claim["verdict"] in FAILED for claim in claims)
-    passed = sum(claim["verdict"] == words.HOLDS for claim in claims)
+    passed = sum(claim["verdict"] == terms.HOLDS for claim in claims)
     suite = ElementTree.Element(
         "testsuite",
         name="claims",
@@ -112,7 +112,7 @@ def junit(made: dict) -> str:
         message = claim["told"]
         if claim["verdict"] in FAILED:
             ElementTree.SubElement(case, "failure", message=message)
-        elif claim["verdict"] != words.HOLDS:
+        elif claim["verdict"] != terms.HOLDS:
             ElementTree.SubElement(case, "skipped", message=message)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -129,7 +129,7 @@ def shown(claim: dict) -> list[str]:
         f"  tested by {claim['study']}, {claim['grade']}, {machines}",
     ]
     for each in claim["parts"]:
-        impossible = f"{words.IMPOSSIBLE}; here " * each["impossible"]
+        impossible = f"{terms.IMPOSSIBLE}; here " * each["impossible"]
         answer = ", ".join(filter(None, (each["direction"], each["size"])))
         lines.append(f"  - {heading(each)}: {impossible}{answer}")
         lines += [f"      {_numbers(made)}{_because(made)}" for made in each["comparisons"]]

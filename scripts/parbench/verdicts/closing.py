@@ -8,7 +8,7 @@ from pathlib import Path
 from parbench import probe
 from parbench.files import read_record
 from parbench.terminal import aligned, say
-from parbench.verdicts import words
+from parbench.verdicts import terms
 from parbench.verdicts.rows import Row, read_rows
 
 REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
@@ -21,15 +21,15 @@ JUDGED = {
 }
 # Most important to a reader first.
 GRAVITY = (
-    words.OPPOSITE,
-    words.SMALLER,
-    words.LARGER,
-    words.UNDECIDED,
-    words.NOT_TOLD_APART,
-    words.AS_PUBLISHED,
-    words.NOT_COMPARABLE,
-    words.NOT_MEASURED,
-    words.NO_PUBLISHED_VALUE,
+    terms.OPPOSITE,
+    terms.SMALLER,
+    terms.LARGER,
+    terms.UNDECIDED,
+    terms.NOT_TOLD_APART,
+    terms.AS_PUBLISHED,
+    terms.NOT_COMPARABLE,
+    terms.NOT_MEASURED,
+    terms.NO_PUBLISHED_VALUE,
 )
 
 
@@ -64,7 +64,7 @@ def _software(row: Row) -> str:
 
 def _is_warned_of(row: Row) -> bool:
     """Return whether a speedup is shown that must not be read without its reason."""
-    unjudged = row.verdict in (words.NOT_COMPARABLE, words.NO_PUBLISHED_VALUE)
+    unjudged = row.verdict in (terms.NOT_COMPARABLE, terms.NO_PUBLISHED_VALUE)
     return bool(row.metric == "speedup" and row.mean is not None and unjudged and row.reason)
 
 
@@ -79,8 +79,8 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
         rows.get("train_seconds", rows.get("total_seconds")),
         rows.get("speedup"),
     )
-    status = "" if first.status == words.OK else f"{first.status}; "
-    if first.status == words.NOT_RUN:
+    status = "" if first.status == terms.OK else f"{first.status}; "
+    if first.status == terms.NOT_RUN:
         if not speedup or speedup.mean is None:
             return [*line, f"not run: {first.reason.split('; ')[0]}"]
         accuracy, time, status = None, None, "in turns alone; "
@@ -96,7 +96,7 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
 def _time(time: Row) -> str:
     """Return a training time; none of cells that shared their machine, since it would stand beside
     speedups that were measured apart."""
-    return "shared" if words.SHARED in time.reason else spread(time, 1, ".1f", " s")
+    return "shared" if terms.SHARED in time.reason else spread(time, 1, ".1f", " s")
 
 
 def _speedup(speedup: Row) -> str:
@@ -111,7 +111,7 @@ def _said(rows: Mapping[str, Row]) -> str:
     """Return what the speedup says by itself, and the gravest verdict beside published values."""
     reading = rows["speedup"].reading if "speedup" in rows else ""
     gravest = _gravest(rows)
-    if reading and gravest == words.NO_PUBLISHED_VALUE:
+    if reading and gravest == terms.NO_PUBLISHED_VALUE:
         return reading
     return "; ".join(filter(None, (reading, gravest)))
 
@@ -119,8 +119,8 @@ def _said(rows: Mapping[str, Row]) -> str:
 def _gravest(rows: Mapping[str, Row]) -> str:
     """Return the gravest verdict and what it is about: ``opposite: speedup``."""
     verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
-    gravest = min(verdicts.values(), key=GRAVITY.index, default=words.NO_PUBLISHED_VALUE)
-    if GRAVITY.index(gravest) >= GRAVITY.index(words.NOT_COMPARABLE):
+    gravest = min(verdicts.values(), key=GRAVITY.index, default=terms.NO_PUBLISHED_VALUE)
+    if GRAVITY.index(gravest) >= GRAVITY.index(terms.NOT_COMPARABLE):
         return gravest
     return f"{gravest}: {', '.join(name for name in verdicts if verdicts[name] == gravest)}"
 

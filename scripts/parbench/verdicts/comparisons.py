@@ -19,10 +19,10 @@ from parbench.plan.selection import Configuration, contrasted
 from parbench.plan.study import Tolerance
 from parbench.plan.study_plan import About
 from parbench.runs.metrics import METRICS, Metric
-from parbench.verdicts import judging, sequential, words
+from parbench.verdicts import judging, sequential, terms
 from parbench.verdicts.groups import Group, compared, rates
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.vouching import void
 
@@ -107,8 +107,8 @@ class Ratio:
 class Comparison:
     """One comparison of a part of a claim, with two answers.
 
-    ``verdict``: its direction (words.DIRECTIONS), REPORTED, or the word for why it decides nothing;
-    ``size``: how large it is against ``published`` (words.SIZES), empty if that is not judged;
+    ``verdict``: its direction (terms.DIRECTIONS), REPORTED, or the word for why it decides nothing;
+    ``size``: how large it is against ``published`` (terms.SIZES), empty if that is not judged;
     ``reasons``: of both. ``ratios``: one, or two that are contrasted, the first to be divided by
     the second; none if no two groups could be compared. ``group``: set if it is about one group
     alone. ``published``: a number, the two ends of a range, or a word; ``measured``: likewise.
@@ -142,17 +142,17 @@ class Comparison:
     @property
     def waits(self) -> bool:
         """Whether it is not measured only because results are missing."""
-        return self.verdict == words.NOT_MEASURED and self.reasons == (words.NO_VALUES,)
+        return self.verdict == terms.NOT_MEASURED and self.reasons == (terms.NO_VALUES,)
 
     @property
     def is_judged(self) -> bool:
         """Whether its direction was measured."""
-        return self.verdict in words.DIRECTIONS
+        return self.verdict in terms.DIRECTIONS
 
 
 def untested(study: Rebuilt, why: str) -> Comparison:
     """Return a comparison that has no numbers, for the reason ``why``."""
-    return Comparison(study.name, words.NOT_MEASURED, (why,))
+    return Comparison(study.name, terms.NOT_MEASURED, (why,))
 
 
 # ---------------------------------------------------------------- what is compared with what
@@ -263,7 +263,7 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
     metric, pair, series = METRICS[test.metric], None, None
     if metric.read is None:
         no_cell = (_of_two(test.metric),)
-        return Ratio(test.metric, over, under, None, words.NOT_MEASURED, no_cell, None, None)
+        return Ratio(test.metric, over, under, None, terms.NOT_MEASURED, no_cell, None, None)
     if metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
     else:
@@ -292,17 +292,17 @@ def _lack(
     taken = pair is not None and (pair.restarts or pair.failed or not pair.reasons)
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
         # What hardware is needed says more than that nothing was measured.
-        return words.NOT_RUN, sorted(missing, key=lambda why: why == words.NOT_MEASURED)
+        return terms.NOT_RUN, sorted(missing, key=lambda why: why == terms.NOT_MEASURED)
     if cautions := _cautions(metric, over, under):
-        return words.NOT_COMPARABLE, cautions
+        return terms.NOT_COMPARABLE, cautions
     if differences := list(filter(None, (side.difference(metric) for side in sides))):
-        return words.NOT_COMPARABLE, [f"differs from the source: {each}" for each in differences]
+        return terms.NOT_COMPARABLE, [f"differs from the source: {each}" for each in differences]
     if series is None:
-        return words.NO_PAIR, [judging.NO_PAIR]
+        return terms.NO_PAIR, [judging.NO_PAIR]
     if failed := _failures(pair, sides):
-        return words.FAILED_HERE, failed
+        return terms.FAILED_HERE, failed
     if not series.values:
-        return words.NOT_MEASURED, [*series.reasons] or [words.NO_VALUES]
+        return terms.NOT_MEASURED, [*series.reasons] or [terms.NO_VALUES]
     return "", []
 
 
@@ -380,7 +380,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         published = None if denied else published  # the source's words say something else
     sizes = test.sizes or (() if published is None else (published,))
     if not lack and not series.values:
-        lack, missing = words.NOT_MEASURED, (f"no {series.of.rstrip('s')} that all of them have",)
+        lack, missing = terms.NOT_MEASURED, (f"no {series.of.rstrip('s')} that all of them have",)
     result = Comparison(study.name, lack, missing, ratios, published=sizes)
     if lack:
         # What was measured is shown, though it decides nothing.
@@ -388,7 +388,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         return replace(result, measured=shown)
     result = replace(result, measured=series, bound=_bound(test, ratios))
     if first.pair and (reason := void(study.groups, *first.turns)):
-        return replace(result, verdict=words.NOT_COMPARABLE, reasons=(reason,))
+        return replace(result, verdict=terms.NOT_COMPARABLE, reasons=(reason,))
     return _sized(_directed(result, test, study), study)
 
 
@@ -406,26 +406,26 @@ def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
     series = made.measured
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
-        return replace(made, verdict=words.REPORTED, reasons=reasons)
+        return replace(made, verdict=terms.REPORTED, reasons=reasons)
     margin = series.margin(test.margin or study.tolerance.share(series.logs))
     region = {">": (0.0, math.inf), "<": (-math.inf, 0.0)}.get(test.op, margin)
 
     def at(alpha: float) -> str:
         interval = series.interval(alpha)
         answer = sequential.within(interval, region)
-        if answer == words.UNDECIDED and test.op != "same":
+        if answer == terms.UNDECIDED and test.op != "same":
             is_none = sequential.within(interval, margin) == sequential.HOLDS
             answer = sequential.FAILS if is_none else answer
         return answer
 
     answer, reasons, ends = at(sequential.ALPHA), series.reasons, filter(math.isfinite, region)
-    verdict = words.UNDECIDED
+    verdict = terms.UNDECIDED
     if answer == sequential.HOLDS:
-        verdict = words.AS_CLAIMED
+        verdict = terms.AS_CLAIMED
     elif answer == sequential.FAILS:
         crosses = sequential.within(series.interval(), margin) == sequential.HOLDS
-        verdict = words.NO_DIFFERENCE if crosses else words.OPPOSITE
-        verdict = words.DIFFERENT if test.op == "same" else verdict
+        verdict = terms.NO_DIFFERENCE if crosses else terms.OPPOSITE
+        verdict = terms.DIFFERENT if test.op == "same" else verdict
     else:
         reasons = (*reasons, series.outlook(region))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
@@ -434,14 +434,14 @@ def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
 def _sized(made: Comparison, study: Rebuilt) -> Comparison:
     """Return ``made`` with its size against the published one, where both are known."""
     series = made.measured
-    silent = (words.REPORTED, words.OPPOSITE)  # an opposite effect has no size of the published one
+    silent = (terms.REPORTED, terms.OPPOSITE)  # an opposite effect has no size of the published one
     if not made.published or series.too_few or made.verdict in silent:
         return made
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
         if beyond := judging.beyond(series, made.published[0], most, least):
             reasons = (*made.reasons, *beyond)
-            return replace(made, size=words.CANNOT_BE_SHOWN, reasons=reasons)
+            return replace(made, size=terms.CANNOT_BE_SHOWN, reasons=reasons)
     share = study.tolerance.share(series.logs)
     size, boundaries = judging.size_of_effect(series, made.published, share)
     reasons = (*made.reasons, f"size: {series.outlook(boundaries)}") if boundaries else made.reasons

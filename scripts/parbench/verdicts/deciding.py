@@ -21,8 +21,7 @@ from parbench.arguments import duration, of_snakemake
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import user_path, write_json
-from parbench.plan import config as configuration
-from parbench.plan import expansion, pairing, places, state
+from parbench.plan import config_files, expansion, pairing, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
 from parbench.terminal import aligned, say
@@ -31,8 +30,7 @@ from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Band, Series
-from parbench.verdicts.vouching import timed_pairs
-from parbench.verdicts.words import (
+from parbench.verdicts.terms import (
     FAILS,
     FEWEST,
     HOLDS_IN_PART,
@@ -41,6 +39,7 @@ from parbench.verdicts.words import (
     REFUTED,
     UNDECIDED,
 )
+from parbench.verdicts.vouching import timed_pairs
 
 AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what `--check` fails for
 
@@ -190,8 +189,8 @@ def main() -> None:
         parser.error(f"unknown words: {shlex.join(others)}")
     if options.report and of_snakemake([w for w in sys.argv[1:] if w != "--report"]).dryrun:
         return
-    changes = configuration.laid_over(options.config)
-    config = deployment.settle(configuration.read(options.configfile, changes))
+    changes = config_files.laid_over(options.config)
+    config = deployment.settle(config_files.read(options.configfile, changes))
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.

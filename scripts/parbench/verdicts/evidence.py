@@ -27,7 +27,7 @@ from parbench.runs import records
 from parbench.runs.parts import Machine
 from parbench.runs.records import PairRun, Run
 from parbench.verdicts.incomplete import cut
-from parbench.verdicts.words import NOT_MEASURED
+from parbench.verdicts.terms import NOT_MEASURED
 
 SCHEMA_VERSION = 1
 FOLDER = Path("reports/evidence")

@@ -20,7 +20,7 @@ from parbench.runs.metrics import Metric
 from parbench.runs.records import PairRun, Run, Trained
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
-from parbench.verdicts.words import FAILURES, LEAST_SECONDS, NOT_RUN, OK
+from parbench.verdicts.terms import FAILURES, LEAST_SECONDS, NOT_RUN, OK
 
 
 class Group(PlannedGroup):

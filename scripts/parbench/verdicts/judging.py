@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from parbench.plan.published import Published
 from parbench.plan.study_plan import About
 from parbench.runs.metrics import Metric, is_operator
-from parbench.verdicts import sequential, words
+from parbench.verdicts import sequential, terms
 from parbench.verdicts.groups import Group, few_steps
-from parbench.verdicts.published import described_hardware, has_hardware, has_layout
+from parbench.verdicts.matching import described_hardware, has_hardware, has_layout
 from parbench.verdicts.sequential import Band, Series
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
@@ -39,23 +39,23 @@ def verdict(
     ``series``: the number's values; ``bound``: the upper bound on a ratio.
     """
     if group.not_run and not series.values:
-        return Verdict(words.NOT_RUN, [])
+        return Verdict(terms.NOT_RUN, [])
     if why := _why_not_measured(metric, group, series):
-        return Verdict(words.NOT_MEASURED, [why])
+        return Verdict(terms.NOT_MEASURED, [why])
     if published is None:
-        return Verdict(words.NO_PUBLISHED_VALUE, [])
+        return Verdict(terms.NO_PUBLISHED_VALUE, [])
     forbidding, caveats = _differences(metric, group, study, published)
     if forbidding := [*forbidding, *beyond(series, published.value, bound)]:
-        return Verdict(words.NOT_COMPARABLE, forbidding)
+        return Verdict(terms.NOT_COMPARABLE, forbidding)
     if series.too_few:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
-        return Verdict(words.UNDECIDED, [series.too_few + value_range, *caveats])
+        return Verdict(terms.UNDECIDED, [series.too_few + value_range, *caveats])
     share = study.tolerance.share(not metric.is_score)
     if metric.kind == "ratio":
         word, boundaries = size_of_effect(series, (published.value,), share)
         outlook = [series.outlook(boundaries)] if boundaries else []
         opposed = opposite(series, published.value)
-        word, boundaries = (words.OPPOSITE, ()) if opposed else (word, boundaries)
+        word, boundaries = (terms.OPPOSITE, ()) if opposed else (word, boundaries)
         return Verdict(word, [*outlook, *caveats], boundaries)
     margin = series.margin(share)[1] if metric.is_score else share * abs(published.value)
     ends = published.value - margin, published.value + margin
@@ -80,7 +80,7 @@ def size_of_effect(
     region = low + margin[0], high + margin[1]
     word, boundaries = _size(series, (low, high), region)
     if high < 0:  # smaller is closer to no effect
-        word = {words.SMALLER: words.LARGER, words.LARGER: words.SMALLER}.get(word, word)
+        word = {terms.SMALLER: terms.LARGER, terms.LARGER: terms.SMALLER}.get(word, word)
     return word, boundaries
 
 
@@ -89,12 +89,12 @@ def _size(series: Series, ends: Band, region: Band) -> tuple[str, tuple[float, .
     ``region``; and the boundaries that its interval has to leave, if it is not known."""
     interval = series.interval()
     if sequential.within(interval, region) == sequential.HOLDS:
-        return words.AS_PUBLISHED, ()
+        return terms.AS_PUBLISHED, ()
     if interval.high < ends[0]:
-        return words.SMALLER, ()
+        return terms.SMALLER, ()
     if interval.low > ends[1]:
-        return words.LARGER, ()
-    return words.NOT_TOLD_APART, (*ends, *region)
+        return terms.LARGER, ()
+    return terms.NOT_TOLD_APART, (*ends, *region)
 
 
 def opposite(series: Series, published: float) -> bool:

@@ -17,7 +17,7 @@ from parbench.plan.study_plan import PairGroup
 from parbench.runs.records import PairRun
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import HOLDS, Series
-from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
+from parbench.verdicts.terms import FAILURES, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ

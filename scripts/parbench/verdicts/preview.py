@@ -13,11 +13,11 @@ from parbench.plan.expansion import Plan
 from parbench.plan.published import ClaimTest, Published
 from parbench.runs.metrics import METRICS, is_operator, operator_metric
 from parbench.terminal import aligned
-from parbench.verdicts import asked, claims_json, judging, words
+from parbench.verdicts import asked, claims_json, judging, terms
 from parbench.verdicts.claims import JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group
-from parbench.verdicts.published import METRIC_ALIASES, described_hardware
+from parbench.verdicts.matching import METRIC_ALIASES, described_hardware
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.tables import Measured
 
@@ -63,7 +63,7 @@ def _cells(measured: Measured) -> list[str]:
         keys = [group.model, group.variant, group.describe_hardware(), _work(group)]
         lines.append([*keys, str(len(group.seeds)), turns, group.not_run or "yes"])
     brackets = (
-        f"In brackets: restarts to begin with. {words.FEWEST} decide at the earliest; what they "
+        f"In brackets: restarts to begin with. {terms.FEWEST} decide at the earliest; what they "
         "leave undecided, `make report` measures further (budget_minutes)."
     )
     return [*aligned(lines), *([brackets] if measured.plan.pairs else [])]
@@ -160,7 +160,7 @@ def _beside(measured: Measured, group: Group, row: Published, told: dict[str, in
         return f"{who} has no baseline"
     published, why = measured.published(metric, group)
     verdict = measured.verdict(metric, group, Series({}), published)
-    if verdict.word in words.UNJUDGED:
+    if verdict.word in terms.UNJUDGED:
         reasons = "; ".join(filter(None, [*verdict.reasons, why]))
         first = told.setdefault(reasons, row.line)
         return (
@@ -235,7 +235,7 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
     opening = f"{sides}: " if sides else ""
     if part.is_impossible:
         why = "its own numbers deny it" if part.denied else f"at most {part.test.most:.3g} times"
-        return f"{opening}{words.IMPOSSIBLE}, whatever is measured: {why}"
+        return f"{opening}{terms.IMPOSSIBLE}, whatever is measured: {why}"
     if each.waits:
         how = "pairs" if _by_pairs(each) else "whole trainings, seed by seed"
         return f"{opening}decided by {how}"

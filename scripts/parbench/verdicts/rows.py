@@ -12,7 +12,7 @@ import pandas as pd
 from parbench.errors import ParbenchError
 from parbench.files import read_text, write_atomically
 from parbench.printable import printable
-from parbench.verdicts.words import too_few
+from parbench.verdicts.terms import too_few
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from parbench.verdicts.words import FEWEST, TOO_CLOSE, UNDECIDED, too_few
+from parbench.verdicts.terms import FEWEST, TOO_CLOSE, UNDECIDED, too_few
 
 ALPHA = 0.05
 HOLDS, FAILS = "holds", "fails"  # or UNDECIDED: what an interval says of a region

@@ -29,11 +29,11 @@ from parbench.runs.metrics import (
 )
 from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
-from parbench.verdicts.published import PublishedSource
+from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.sequential import Series
+from parbench.verdicts.terms import NOT_REACHED, OK, SHARED, SHORT
 from parbench.verdicts.vouching import TimedPair
-from parbench.verdicts.words import NOT_REACHED, OK, SHARED, SHORT
 
 # Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS = {

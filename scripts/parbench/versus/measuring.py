@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parbench.launch import turns
-from parbench.launch.turns import PAIRS, Slice, Turn
+from parbench.launch import interleaving
+from parbench.launch.interleaving import PAIRS, Slice, Turn
 from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
-from parbench.verdicts.words import FEWEST
+from parbench.verdicts.terms import FEWEST
 
 RESTARTS = 2 * FEWEST  # the fewest that decide: of B, each with its A/A
 KINDS = {False: "B beside A", True: "A beside itself"}
@@ -156,8 +156,8 @@ def _slices(sides: tuple[Program, Program]) -> list[Slice]:
         others = spent.busy - spent.own
         return Turn(taken.samples, taken.seconds, others, spent.steal, spent.waited)
 
-    steps, count = turns.warmed_up(turn, range(len(sides)), turns.TURN_SECONDS)
-    return turns.interleaved(
+    steps, count = interleaving.warmed_up(turn, range(len(sides)), interleaving.TURN_SECONDS)
+    return interleaving.interleaved(
         lambda number: turn(number, steps[number]), len(sides), count, 2 * PAIRS
     )
 

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.launch.turns import Slice
-from parbench.plan.model import validated
+from parbench.launch.interleaving import Slice
+from parbench.plan.strict_model import validated
 from parbench.runs import parts
 from parbench.runs.parts import Count, Machine, Moment, Positive, Record, Sha256, Whole
 from parbench.strategies.command import digest_of, named_files

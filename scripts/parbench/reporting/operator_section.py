@@ -5,29 +5,29 @@ from __future__ import annotations
 from statistics import fmean
 
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import Notes, TableCell, absent, make_table, number
 from parbench.runs.metrics import clock
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import OK
+from parbench.verdicts.terms import OK
 
 SELF, TOTAL = "operator_self_seconds:", "operator_total_seconds:"
 UNIT = "ms"
 
 
-def operators_table(study: Study) -> dict | None:
+def operators_table(study: StudyResults) -> dict | None:
     """Return a table, a row per operator, of groups that profiled inference; None if none."""
     training_heads = [(f"Training ({UNIT})", ["Self", "Share"])]
     return _table(study, "operators", "Operators that take the time", "Inference", training_heads)
 
 
-def training_operators_table(study: Study) -> dict | None:
+def training_operators_table(study: StudyResults) -> dict | None:
     """Return the same table for groups that profiled only training."""
     title = "Operators that take the time of a training step"
     return _table(study, "training_operators", title, "Training", [])
 
 
-def _table(study: Study, profile: str, title: str, part: str, more: list) -> dict | None:
+def _table(study: StudyResults, profile: str, title: str, part: str, more: list) -> dict | None:
     groups = [group for group in study.groups if group.training.profile == profile]
     if not groups:
         return None
@@ -51,7 +51,7 @@ def _table(study: Study, profile: str, title: str, part: str, more: list) -> dic
     )
 
 
-def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list[TableCell]]:
+def _rows(study: StudyResults, group: Group, notes: Notes, training: bool) -> list[list[TableCell]]:
     """Return a group's rows; ``training``: append the times in training."""
     rows = []
     for name in _names(study, group):
@@ -72,7 +72,7 @@ def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list
     return rows
 
 
-def _names(study: Study, group: Group) -> list[str]:
+def _names(study: StudyResults, group: Group) -> list[str]:
     """Return a group's operators: largest first, then those only the source has."""
     rows = [
         row
@@ -83,7 +83,7 @@ def _names(study: Study, group: Group) -> list[str]:
     return [row.metric.removeprefix(SELF) for row in rows]
 
 
-def _share(study: Study, group: Group, name: str, key: str) -> float | None:
+def _share(study: StudyResults, group: Group, name: str, key: str) -> float | None:
     """Return an operator's share of self time; ``key``: mean or published."""
     rows = study.row(group, f"{SELF}{name}"), study.row(group, "profile_self_seconds")
     own, total = (None if row is None else getattr(row, key) for row in rows)

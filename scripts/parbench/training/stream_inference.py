@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 
 from parbench import files, variables
 from parbench.errors import ParbenchError
-from parbench.training import spark, stream_driver, stream_producer
+from parbench.training import spark_inference, stream_driver, stream_producer
 
 if TYPE_CHECKING:
     from parbench.training.loop import Run
@@ -61,12 +61,12 @@ class _Stream:
         self.folder = Path(tempfile.mkdtemp(prefix="stream-", dir=os.environ.get("PARBENCH_STATE")))
         for name in FOLDERS:
             (self.folder / name).mkdir()
-        spark.keep_weights(run, self.folder)
+        spark_inference.keep_weights(run, self.folder)
         # Shuffled: the dataset may be sorted by class and sent only in part.
         images = run.data.test_images
         self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
         save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
-        description = {"predictor": asdict(spark.predictor(run)), "options": self.options}
+        description = {"predictor": asdict(spark_inference.predictor(run)), "options": self.options}
         files.write_json(self.folder / "stream.json", description)
         self.random = random.Random(run.cell.seed)  # noqa: S311
         self.killed: Counter[str] = Counter()
@@ -78,7 +78,7 @@ class _Stream:
 
     def _start(self, program: ModuleType) -> subprocess.Popen:
         environment = variables.without_sites_spark(variables.clean())
-        environment["PYTHONPATH"] = str(spark.SCRIPTS)
+        environment["PYTHONPATH"] = str(spark_inference.SCRIPTS)
         return subprocess.Popen(
             [sys.executable, "-m", program.__name__, str(self.folder)],
             env=environment,
@@ -160,7 +160,7 @@ class _Stream:
         """Return the live JVMs and Python workers of the driver's application."""
         application = self.folder / "application"
         name = application.read_text() if application.exists() else "none yet"
-        helpers = spark.helpers_of(name)
+        helpers = spark_inference.helpers_of(name)
         workers = [process for process in helpers if {"java", "pyspark.daemon"} & _names(process)]
         self.workers.update(workers)
         return workers

@@ -22,7 +22,7 @@ ELSEWHERE = "published on "  # begins a reason that is given once
 ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
 
-class Study:
+class StudyResults:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:

@@ -2,7 +2,7 @@
 
 Turns follow A B, B A, B A, A B, so that drift, neighbours and clock speed affect all sides alike
 (randomized multiple interleaved trials, Abedi and Brecht 2017). About a second of each side's is a
-slice, and a slice of each side is a pair. The ranks' part is training/turns.py.
+slice, and a slice of each side is a pair. The ranks' part is training/pair_rank.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from parbench.plan.yaml_file import as_typed, dotted, missing_key, none_of, read
 from parbench.words import brief, nearest, plain
 
 
-class Model(pydantic.BaseModel):
+class StrictModel(pydantic.BaseModel):
     """Base of all models: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
@@ -72,7 +72,7 @@ Distinct = pydantic.AfterValidator(_distinct)
 Names = Annotated[list[str], Field(min_length=1), Distinct]
 
 
-def stated_part(name: str, model: type[Model]) -> type[Model]:
+def stated_part(name: str, model: type[StrictModel]) -> type[StrictModel]:
     """Return a model with the fields of ``model``, all of them optional."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
@@ -80,7 +80,7 @@ def stated_part(name: str, model: type[Model]) -> type[Model]:
         default = None if field.is_required() else field.default
         field_info = Field(default, description=field.description, json_schema_extra=drop_default)
         fields[key] = (Annotated[(field.annotation, field_info, *field.metadata)], field_info)
-    return create_model(name, __base__=Model, __doc__=model.__doc__, **fields)
+    return create_model(name, __base__=StrictModel, __doc__=model.__doc__, **fields)
 
 
 # --- errors ---

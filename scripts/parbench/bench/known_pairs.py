@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from parbench import strategies
-from parbench.bench.turns import BenchRow
+from parbench.bench.timing import BenchRow
 from parbench.files import read_json
 from parbench.runs.records import PairRun
 from parbench.verdicts import sequential

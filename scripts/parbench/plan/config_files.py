@@ -16,8 +16,8 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
 from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
-from parbench.plan.model import Problem, in_file, problem, read_model
 from parbench.plan.places import ROOT, shown
+from parbench.plan.strict_model import Problem, in_file, problem, read_model
 from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
 from parbench.plan.yaml_file import parsed, read_yaml

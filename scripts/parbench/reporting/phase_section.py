@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
-from parbench.reporting.study import Study
+from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.runs.records import Run
@@ -41,7 +41,7 @@ ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardwar
 Shares = dict[str, float]  # seconds per epoch, by phase
 
 
-def phases_table(study: Study) -> dict | None:
+def phases_table(study: StudyResults) -> dict | None:
     """Return a table: per group the mean over ranks and, of several, each; None without any."""
     groups = instrumented(study)
     if not groups:
@@ -77,7 +77,7 @@ def phases_table(study: Study) -> dict | None:
     )
 
 
-def phases_figure(study: Study) -> dict | None:
+def phases_figure(study: StudyResults) -> dict | None:
     """Return a figure, a bar per group: seconds per epoch, by phase; None without any."""
     groups_by_model: dict[str, list[Group]] = {}
     for group in instrumented(study):
@@ -92,7 +92,7 @@ def phases_figure(study: Study) -> dict | None:
     return figure_json(study, "phases", TITLE, caption, panels)
 
 
-def instrumented(study: Study) -> list[Group]:
+def instrumented(study: StudyResults) -> list[Group]:
     """Return the groups whose phases were measured, by model."""
     models = list(dict.fromkeys(group.model for group in study.groups))
     groups = [group for group in study.groups if _runs(group)]
@@ -118,7 +118,7 @@ def mean(group: Group) -> Shares:
 # ---------------------------------------------------------------- against timed cells
 
 
-def _ratios(study: Study, group: Group) -> list[float]:
+def _ratios(study: StudyResults, group: Group) -> list[float]:
     """Return training times over the timed twin's, matched by seed and machine."""
     timed_training = replace(group.training, profile="none")
     twins = [
@@ -136,7 +136,7 @@ def _place(run: Run) -> tuple:
     return run.cell.seed, run.environment.machine.fingerprint
 
 
-def _against_twin(study: Study, group: Group) -> TableCell:
+def _against_twin(study: StudyResults, group: Group) -> TableCell:
     ratios = _ratios(study, group)
     return _number(ratios, 2) if ratios else absent("no timed cell to compare with")
 
@@ -154,7 +154,7 @@ def _number(values: list[float], places: int) -> TableCell:
 # ---------------------------------------------------------------- drawing
 
 
-def _draw_bars(study: Study, model: str, groups: list[Group], figure: Figure) -> None:
+def _draw_bars(study: StudyResults, model: str, groups: list[Group], figure: Figure) -> None:
     axes = figure.subplots()
     axes.set_title(cut(model, 40))
     axes.set_yticks(range(len(groups)), [bar_label(study, group) for group in groups])

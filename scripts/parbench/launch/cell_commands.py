@@ -14,7 +14,7 @@ from parbench import interpreter as interpreters
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained
-from parbench.deploy import apptainer, images
+from parbench.deploy import apptainer, containers
 from parbench.files import write_json
 from parbench.launch.devices import Lent
 from parbench.launch.ranks import Program
@@ -89,7 +89,7 @@ def programs(
         command, environment = apptainer.enter(
             image,
             command,
-            binds=[*images.work_folders(*folders), *_devices_of_ranks(cell), state],
+            binds=[*containers.work_folders(*folders), *_devices_of_ranks(cell), state],
             variables=added,
             gpu=cell.hardware.device == "cuda",
             temporary=state if cell.hardware.nodes == 1 else None,
