@@ -266,6 +266,20 @@ def numbers(comparison: Mapping[str, Any]) -> list[Any]:
     return [*found, measured]
 
 
+def test_the_page_of_what_was_measured_is_made_from_the_evidence(told_again):
+    """docs/measured.md holds the claims and the comparisons in turns of each file."""
+    page, folder = Path("docs/measured.md"), told_again.parents[1]
+    (folder / "docs").mkdir()
+    shutil.copy(ROOT / "docs/studies.md", folder / "docs")
+    command = [sys.executable, "-m", "parbench.reporting.pages"]
+    env = {**os.environ, "PYTHONPATH": str(folder / "scripts")}
+    subprocess.run(command, cwd=folder, env=env, check=True)
+    if REWRITE:
+        shutil.copy(folder / page, GOLDEN.parents[1] / page)
+    made = (folder / page).read_text(encoding="utf-8")
+    assert made == (GOLDEN.parents[1] / page).read_text(encoding="utf-8")
+
+
 def test_all_evidence_is_a_report_of_few_pages(told_again):
     """None of its numbers is left out, as test_report.py shows. The eight files of the sources'
     studies, with every restart of their pairs, take 46 pages, and every other study, of curves, at

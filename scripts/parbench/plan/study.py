@@ -210,6 +210,9 @@ class Study(StrictModel):
 
     title: str = Field(min_length=1, description="heading in the report")
     description: str = Field(description="what is compared and why")
+    needs: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="the machine and data that all of it takes, in a few words for readers"
+    )
     citation: Citation | None = Field(description="the source; null: none")
     published: str | None = Field(
         None,

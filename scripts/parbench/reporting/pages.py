@@ -1,0 +1,119 @@
+"""Pages of docs/ that are made from other files: the table of studies, and what was measured.
+
+PYTHONPATH=scripts python -m parbench.reporting.pages  # from the project's folder
+
+The second page needs results/evidence, which `snakemake reports/evidence.html` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parbench.errors import run_main
+from parbench.files import read_json, write_atomically
+from parbench.plan import config, places
+from parbench.verdicts.words import NOT_TESTED
+
+STUDIES = Path("docs/studies.md")
+MEASURED = Path("docs/measured.md")
+EVIDENCE = places.RESULTS / "evidence"
+# What a page has between these lines is made here.
+BEGIN = "<!-- made from studies/*.yaml by parbench.reporting.pages -->"
+END = "<!-- end -->"
+# Columns of the report's table of pairs that the page shows.
+SHOWN = ("Model", "Variant", "Against", "Times as fast", "Restarts", "Reading")
+
+
+def with_studies(page: str) -> str:
+    """Return the text of docs/studies.md with the table of the project's studies as they are."""
+    rows = []
+    for name in sorted(path.stem for path in (places.ROOT / places.STUDIES).glob("*.yaml")):
+        study = config.study(name)
+        link = f"[`{name}`](../{places.STUDIES}/{name}.yaml)"
+        rows.append([link, study.title, study.needs or ""])
+    text = "\n".join([BEGIN, *_table(["study", "what it compares", "needs"], rows), END])
+    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: text, page, flags=re.S)
+
+
+def measured(evidence: Path) -> str:
+    """Return docs/measured.md by the report of all files of evidence, in the folder ``evidence``
+    as rules/evidence.smk writes it."""
+    report = read_json(evidence / "report.json")
+    claims = read_json(evidence / "claims.json")["claims"]
+    lines = [
+        "# What was measured",
+        "",
+        "Made from `reports/evidence/*.json` by `parbench.reporting.pages`; do not edit it "
+        "([evidence.md](evidence.md) says how it is renewed). Each section is a file of "
+        "evidence: the claims that it decides by today's rules, and every comparison in turns, "
+        "with its 95 % interval and the ratio of each restart ([verdicts.md](verdicts.md)). All "
+        "other numbers, such as accuracies and memory, stand in `reports/evidence.html`, which "
+        "`snakemake reports/evidence.html` makes without training. What a reader made of these "
+        "numbers is written in [findings.md](findings.md).",
+        "",
+    ]
+    for section in report["studies"]:
+        name = section["name"]
+        facts = dict(section["facts"])
+        lines += [
+            f"## {name}",
+            "",
+            f"{section['title']}. {facts['Machine']}; {facts['Software']}; groups: "
+            f"{facts['Groups']}.",
+            "",
+            *_claims([claim for claim in claims if claim["study"] == name]),
+        ]
+        for table in section["tables"]:
+            if table["title"] == "Compared in turns":
+                lines += [*_in_turns(table), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table of those ``claims`` that were tested, and how many were not."""
+    tested = [claim for claim in claims if claim["verdict"] != NOT_TESTED]
+    if tested:
+        rows = ([claim["claim"], claim["told"]] for claim in tested)
+        yield from (*_table(["claim", "verdict"], rows), "")
+    if claims:
+        verdicts = Counter(claim["verdict"] for claim in claims)
+        counts = ", ".join(f"{verdict} {number}" for verdict, number in verdicts.items())
+        yield from (f"Claims: {counts}.", "")
+
+
+def _in_turns(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the report's table of pairs with the columns that are SHOWN."""
+    heads = [name for head in table["heads"] for name in head["columns"]]
+    rows = []
+    for row in table["rows"]:
+        texts = [text for cell in row for text in [cell["text"]] + [""] * (cell.get("span", 1) - 1)]
+        rows.append([text for head, text in zip(heads, texts, strict=True) if head in SHOWN])
+    return _table([head for head in heads if head in SHOWN], rows)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
+    for row in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(_escaped(text) for text in row)} |"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([|<])", r"\\\1", text.replace("\n", " "))
+
+
+def main() -> None:
+    """Write both pages, the second one only where its input is there."""
+    places.require_root("parbench.reporting.pages")
+    write_atomically(STUDIES, with_studies(STUDIES.read_text(encoding="utf-8")))
+    if (EVIDENCE / "report.json").exists():
+        write_atomically(MEASURED, measured(EVIDENCE))
+    else:
+        print(f"{MEASURED} is left as it is: `snakemake reports/evidence.html` makes its input")
+
+
+if __name__ == "__main__":
+    run_main(main)

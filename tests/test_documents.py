@@ -1,0 +1,69 @@
+"""The documents: links lead somewhere, generated pages are up to date, versions agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parbench.plan import places
+from parbench.reporting import pages
+from workspace import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("containers/**/*.md")])
+CODE = re.compile(r"^```.*?^```", re.M | re.S)
+
+
+def text_of(page: Path) -> str:
+    """Return a page without its code blocks."""
+    return CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    found: set[str] = set()
+    for title in re.findall(r"^#+ (.*)$", text_of(page), re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        later = (f"{slug}-{number}" for number in range(1, 100))
+        found.add(slug if slug not in found else next(each for each in later if each not in found))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_the_table_of_studies_is_up_to_date():
+    """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages. tests/test_contract.py
+    holds the other page that it makes."""
+    page = (ROOT / pages.STUDIES).read_text(encoding="utf-8")
+    assert pages.with_studies(page) == page
+    assert all(f"[`{name}`]" in page for name in places.studies())
+
+
+def test_every_study_says_what_it_needs():
+    for path in (ROOT / "studies").glob("*.yaml"):
+        assert yaml.safe_load(path.read_text(encoding="utf-8")).get("needs"), path
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", changelog, re.M)
+    version, date = released[0]
+    assert project["version"] == citation["version"] == version
+    assert str(citation["date-released"]) == date
