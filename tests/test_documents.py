@@ -67,3 +67,25 @@ def test_the_version_is_the_same_everywhere():
     version, date = released[0]
     assert project["version"] == citation["version"] == version
     assert str(citation["date-released"]) == date
+
+
+# Pages about the code: what they name in backticks must be there.
+OF_CODE = ["docs/architecture.md", "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", OF_CODE)
+def test_every_file_and_function_that_a_page_names_is_there(page):
+    names = re.findall(r"`([^`\n]+)`", text_of(ROOT / page))
+    package = ROOT / "scripts/parbench"
+    paths = [name for name in names if re.fullmatch(r"[\w./-]+(/|\.(py|smk|yaml|md|def))", name)]
+    assert [
+        path
+        for path in paths
+        if not (package / path).exists()
+        and not (ROOT / path).exists()
+        and not path.startswith(("results/", "data/", "<"))
+    ] == []
+    sources = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    called = {found[1] for name in names if (found := re.fullmatch(r"(?:\w+\.)?(\w+)\(\)", name))}
+    defined = {name for text in sources for name in re.findall(r"^ *def (\w+)\(", text, re.M)}
+    assert called <= defined

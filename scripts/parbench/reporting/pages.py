@@ -15,8 +15,8 @@ from typing import Any
 
 from parbench.errors import run_main
 from parbench.files import read_json, write_atomically
-from parbench.plan import config, places
-from parbench.verdicts.words import NOT_TESTED
+from parbench.plan import config_files, places
+from parbench.verdicts.terms import NOT_TESTED
 
 STUDIES = Path("docs/studies.md")
 MEASURED = Path("docs/measured.md")
@@ -32,7 +32,7 @@ def with_studies(page: str) -> str:
     """Return the text of docs/studies.md with the table of the project's studies as they are."""
     rows = []
     for name in sorted(path.stem for path in (places.ROOT / places.STUDIES).glob("*.yaml")):
-        study = config.study(name)
+        study = config_files.study(name)
         link = f"[`{name}`](../{places.STUDIES}/{name}.yaml)"
         rows.append([link, study.title, study.needs or ""])
     text = "\n".join([BEGIN, *_table(["study", "what it compares", "needs"], rows), END])
