@@ -20,7 +20,7 @@ import training
 from launched import Launched, wait_for
 from parbench import models, strategies
 from parbench.cell import Cell
-from parbench.data import dataset, kept, loader, tokens
+from parbench.data import dataset, kept, loader, text_input
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from require import require, require_package
@@ -109,7 +109,7 @@ def test_texts_on_a_cluster_of_two_workers(home):
     trainer = replace(trainer, model=replace(trainer.model, options=small))
     model = kept_by(trainer, home, data.vocabulary, len(data.classes))
     with torch.no_grad():
-        expected = model(tokens.TextInput(data, "longest").test_batch(0, 60)[0]).argmax(1)
+        expected = model(text_input.TextInput(data, "longest").test_batch(0, 60)[0]).argmax(1)
 
     work = Workspace(home / "work")
     with socket.socket() as probe:

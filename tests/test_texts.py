@@ -14,7 +14,7 @@ import as_json
 import training
 from launched import Launched
 from parbench import models
-from parbench.data import dataset, loader, source, texts, tokens
+from parbench.data import dataset, loader, source, text_input, text_source, tokens
 from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
 from parbench.errors import ParbenchError
@@ -55,10 +55,10 @@ def vocabularies(tmp_path, monkeypatch):
     folder = tmp_path / "vocabularies"
     folder.mkdir()
     known = {
-        name: texts.File(**pinned(folder / name, content.encode()))
+        name: text_source.File(**pinned(folder / name, content.encode()))
         for name, content in VOCABULARIES.items()
     }
-    monkeypatch.setattr(texts, "VOCABULARIES", known)
+    monkeypatch.setattr(text_source, "VOCABULARIES", known)
     return str(folder)
 
 
@@ -178,15 +178,15 @@ def test_a_member_of_a_downloaded_archive(tmp_path, vocabularies):
         "member": "SST-2/train.tsv",
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    assert texts.File(**part).content() == content
+    assert text_source.File(**part).content() == content
     with pytest.raises(ParbenchError, match="train.tsv has another SHA-256"):
-        texts.File(**{**part, "sha256": "0" * 64}).content()
+        text_source.File(**{**part, "sha256": "0" * 64}).content()
     with pytest.raises(
         ParbenchError, match=r"train.csv cannot be read from it \(\"There is no item"
     ):
-        texts.File(**{**part, "member": "train.csv"}).content()
+        text_source.File(**{**part, "member": "train.csv"}).content()
     with pytest.raises(ParbenchError, match=r"MD5 0000(.|\n)*it has the MD5"):
-        texts.File(**{**part, "archive_md5": "0" * 32}).content()
+        text_source.File(**{**part, "archive_md5": "0" * 32}).content()
 
 
 # ---------------------------------------------------------------- tokens and batches
@@ -224,7 +224,7 @@ def test_texts_become_the_tokens_of_the_models_own_tokenizers(tmp_path, vocabula
 @pytest.mark.parametrize("padding", ["longest", "fixed"])
 def test_batches_are_padded(grammar, padding):
     data = loader.load(grammar, "cpu", train_samples=30, vocabulary="wordpiece", max_length=64)
-    given = tokens.TextInput(data, padding)
+    given = text_input.TextInput(data, padding)
     chosen = data.train_lengths.argsort()[:5]
     batch, labels = given.train_batch(chosen, epoch=3)
     longest = int(data.train_lengths[chosen].max())

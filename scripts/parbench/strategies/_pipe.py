@@ -18,8 +18,6 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from parbench.strategies.pipeline import interleaves
-
 ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 SEVERAL_STAGES = {
     "gpipe": ScheduleLoopedBFS,
@@ -31,7 +29,8 @@ SEVERAL_STAGES = {
 class Pipe(nn.Module):
     """The stages of ``staged`` on one rank, on ``device``, under their names in the whole model.
 
-    ``placement``: the rank of each stage.
+    ``placement``: the rank of each stage; ``interleaves``: tells whether interleaved 1F1B takes a
+    number of micro-batches.
 
     torch's schedules need micro-batches of equal shape. A batch is cut as evenly as possible, so
     there are at most two sizes, and all micro-batches of one size go through the pipeline together.
@@ -47,11 +46,13 @@ class Pipe(nn.Module):
         sample: torch.Tensor,
         schedule: str,
         chunks: int,
+        interleaves: Callable[[int], bool],
     ):
         super().__init__()
         self.placement, self.rank, self.number = placement, rank, len(staged)
         self.own = [index for index, each in enumerate(placement) if each == rank]
         self.device, self.schedule, self.chunks = device, schedule, chunks
+        self.interleaves = interleaves
         # Tensors are received contiguous, so they must be sent contiguous.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
@@ -149,8 +150,7 @@ class Pipe(nn.Module):
         if len(self.own) == 1:
             # With fewer micro-batches than stages, 1F1B equals GPipe.
             return ONE_STAGE[self.schedule if number >= self.number else "gpipe"]
-        ranks = self.number // len(self.own)
-        in_turn = self.schedule != "1f1b" or interleaves(number, ranks)
+        in_turn = self.schedule != "1f1b" or self.interleaves(number)
         return SEVERAL_STAGES[self.schedule if in_turn else "gpipe"]
 
     def _stage(self, index: int, size: int, training: bool) -> PipelineStage:

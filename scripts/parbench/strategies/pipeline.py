@@ -86,6 +86,10 @@ class Strategy(_process_group.ProcessGroup):
             return n
         return m * v * n / max(m * v + n - 1, v * n + m - 1)
 
+    def interleaves(self, micro_batches: int) -> bool:
+        """Return whether torch's interleaved 1F1B takes that many micro-batches."""
+        return micro_batches % max(1, micro_batches // self._ranks) == 0
+
     def least_torch(self) -> str | None:
         """Return 2.15, as tested, for several stages a rank: before, zbv's weights went wrong."""
         return "2.15" if self.options["stages_per_rank"] > 1 else super().least_torch()
@@ -107,7 +111,7 @@ class Strategy(_process_group.ProcessGroup):
                 f"chunks {chunks} do not divide global_batch {training.global_batch}: with several "
                 "stages a rank, micro-batches of two sizes would go through one after the other"
             )
-        if schedule == "1f1b" and each > 1 and not interleaves(chunks, self._ranks):
+        if schedule == "1f1b" and each > 1 and not self.interleaves(chunks):
             yield (
                 f"chunks {chunks}: interleaved 1F1B takes them in rounds of equal size; choose a "
                 f"multiple of the {self._ranks} ranks"
@@ -152,9 +156,16 @@ class Strategy(_process_group.ProcessGroup):
         """Return this rank's stages."""
         from parbench.strategies._pipe import Pipe
 
-        staged, schedule = self.staged(blocks), self.options["schedule"]
-        device, chunks = self.devices[0], self.micro_batches
-        return Pipe(staged, self.placement, self.rank, device, self.sample(), schedule, chunks)
+        return Pipe(
+            self.staged(blocks),
+            self.placement,
+            self.rank,
+            self.devices[0],
+            self.sample(),
+            self.options["schedule"],
+            self.micro_batches,
+            self.interleaves,
+        )
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Count as exchange: a rank's waits for messages between micro-batches; as bubble, those
@@ -201,11 +212,6 @@ class Strategy(_process_group.ProcessGroup):
             stage_tensors = load(received.cpu().numpy().tobytes())
             whole |= {name.partition(".")[2]: stage_tensors[name] for name in sorted(stage_tensors)}
         return dict(sorted(whole.items(), key=lambda item: _stage_of(item[0])))
-
-
-def interleaves(micro_batches: int, ranks: int) -> bool:
-    """Return whether torch's interleaved 1F1B takes that many micro-batches."""
-    return micro_batches % max(1, micro_batches // ranks) == 0
 
 
 def _stage_of(name: str) -> int:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from parbench import models
 from parbench.cell import Cell
-from parbench.data import disk_input, loader, pil_input, pretrained, tokens
+from parbench.data import disk_input, loader, pil_input, pretrained, text_input
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters, tensors_in
@@ -95,7 +95,7 @@ class Run:
             self.data = replace(self.data, mean=mean, std=std)
         self.augment: Any
         if self.data.vocabulary is not None and strategy.takes_images:
-            self.augment = tokens.TextInput(self.data, settings.padding)
+            self.augment = text_input.TextInput(self.data, settings.padding)
         else:
             input_class = INPUTS[settings.input] if strategy.takes_images else loader.Labels
             self.augment = input_class(

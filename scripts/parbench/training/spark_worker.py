@@ -16,7 +16,7 @@ import torch
 
 from parbench import files, models, strategies
 from parbench.cell import Cell
-from parbench.data import loader, tokens
+from parbench.data import loader, text_input, tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ class Predictor:
                 row[: len(text)] = text
             lengths = torch.tensor([len(row) for row in rows])
             data = replace(data, test_images=values, test_lengths=lengths)
-            inputs = tokens.TextInput(data, cell.training.padding)
+            inputs = text_input.TextInput(data, cell.training.padding)
         return inputs.test_batch(0, count)[0]
 
 

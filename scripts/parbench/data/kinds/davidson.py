@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from parbench.data.texts import File, TextSource, labelled, table
+from parbench.data.text_source import File, TextSource, labelled, table
 
 TEST_SHARE = 10  # one in this many texts is for testing
 

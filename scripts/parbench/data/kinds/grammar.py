@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from parbench import files
-from parbench.data.texts import SPECIAL, File, Texts, TextSource
+from parbench.data.text_source import File, TextSource
+from parbench.data.texts import SPECIAL, Texts
 
 # The last word of a clause tells the class; one in four is drawn from any class.
 SAID = {

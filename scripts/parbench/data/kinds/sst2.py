@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from parbench.data.texts import File, Parted, labelled, table
+from parbench.data.text_source import File, Parted, labelled, table
 
 
 class Kind(Parted):

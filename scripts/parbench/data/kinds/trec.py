@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from parbench import files
-from parbench.data.texts import File, Parted, labelled
+from parbench.data.text_source import File, Parted, labelled
 from parbench.errors import ParbenchError
 
 
