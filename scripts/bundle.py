@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from parbench.arguments import duration
-from parbench.deploy import bundle, containers, deployment, host_environment
+from parbench.deploy import bundle, containers, deployment, host_environment, recipes
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
 from parbench.plan import config_files, expansion, state
@@ -36,7 +36,7 @@ def needed(
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
-        needed_images.add(containers.image("report", config["stack"], config["images"]))
+        needed_images.add(recipes.image("report", config["stack"], config["images"]))
     folders = set()
     for name in {side.dataset.name for side in sides}:
         path = Path(config["datasets"][name].get("path", "/"))

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from parbench.deploy import containers
+from parbench.deploy import containers, recipes
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path, write_json
 from parbench.plan import config_files
@@ -27,7 +27,7 @@ def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
     return arguments.stack or config["stack"], config["images"]
 
 
-def show(one: containers.Image) -> None:
+def show(one: recipes.Image) -> None:
     """Print one line about an image."""
     if facts := one.facts:
         size = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
@@ -59,12 +59,12 @@ def main() -> int:
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     stack, settings = planned(arguments)
-    names = containers.names(stack)
+    names = recipes.names(stack)
     for name in (requested := getattr(arguments, "names", None) or names):
         if name not in names:
             reason = f"containers/ holds no {name}.def{nearest(name, names)}"
             raise ParbenchError(f"there is no image {name!r}: {reason}")
-    for image in [containers.image(name, stack, settings) for name in requested]:
+    for image in [recipes.image(name, stack, settings) for name in requested]:
         if arguments.action == "list":
             show(image)
         elif arguments.action == "run":

@@ -14,7 +14,7 @@ import pytest
 import require
 from isolated import ROOT
 from parbench.data import dataset
-from parbench.deploy import apptainer, containers
+from parbench.deploy import apptainer, containers, recipes
 from workspace import Workspace
 
 # Other load on the machine must not fail a test.
@@ -96,7 +96,7 @@ def quickstart(tmp_path_factory):
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")
     work.edit("studies/quickstart.yaml", "pairs:\n", "pairs:\n  restarts: 1\n")
     for name in () if apptainer.probe().trouble else ("torch", "horovod", "report"):
-        containers.ensure(containers.image(name, "current", settings), settings)
+        containers.ensure(recipes.image(name, "current", settings), settings)
     start = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     start += ["sh", "-c", 'ip link set lo up && exec "$0" "$@"', sys.executable]
     if subprocess.run([*start, "-c", ""], capture_output=True).returncode != 0:  # not allowed here

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parbench.deploy import apptainer, containers, deployment, host_environment
+from parbench.deploy import apptainer, containers, deployment, host_environment, recipes
 from parbench.errors import ParbenchError
 from parbench.software import Software
 
@@ -172,7 +172,7 @@ def test_the_real_obstacles_of_images(monkeypatch, tmp_path, stack):
     assert "six minutes on two idle cores, 20 GB" in unasked
     # Nothing is built when the images that most studies need were copied into the cache.
     for name in ("torch", "horovod", "report"):
-        one = containers.image(name, stack, asked)
+        one = recipes.image(name, stack, asked)
         one.path.parent.mkdir(parents=True, exist_ok=True)
         one.path.touch()
         facts = {"label": one.label, "sha256": "0", "python": "3.11", "packages": {}}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from parbench import cache, files, machine
-from parbench.deploy import apptainer, build, containers
+from parbench.deploy import apptainer, build, containers, recipes
 from parbench.errors import ParbenchError, run_main
 from parbench.plan import config_files
 from require import require
@@ -46,10 +46,10 @@ From: {{ parent }}
 
 
 @pytest.fixture
-def recipes(tmp_path, monkeypatch):
+def copied_recipes(tmp_path, monkeypatch):
     """Return a copy of the recipes, to be edited."""
     shutil.copytree(config_files.ROOT / "containers", tmp_path / "containers")
-    monkeypatch.setattr(containers, "RECIPES", tmp_path / "containers")
+    monkeypatch.setattr(recipes, "RECIPES", tmp_path / "containers")
     return tmp_path / "containers"
 
 
@@ -58,12 +58,9 @@ ALL = {"base", "torch", "horovod", "report", *MORE}
 
 
 def keys(**arguments):
-    containers._image.cache_clear()
+    recipes._image.cache_clear()
     settings = {**SETTINGS, "arguments": arguments}
-    return {
-        name: containers.image(name, "current", settings).key
-        for name in containers.names("current")
-    }
+    return {name: recipes.image(name, "current", settings).key for name in recipes.names("current")}
 
 
 @pytest.mark.parametrize(
@@ -78,13 +75,15 @@ def keys(**arguments):
         ("post.sh", "\ntrue\n", ALL),
     ],
 )
-def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file, text, renamed):
+def test_what_decides_the_content_renames_it_and_what_stands_on_it(
+    copied_recipes, file, text, renamed
+):
     before = keys()
-    with open(recipes / file, "a") as opened:
+    with open(copied_recipes / file, "a") as opened:
         opened.write(text)
     after = keys()
     assert {name for name in before if before[name] != after[name]} == renamed
-    containers._image.cache_clear()
+    recipes._image.cache_clear()
 
 
 def test_arguments_count_and_a_mirror_does_not():
@@ -93,8 +92,7 @@ def test_arguments_count_and_a_mirror_does_not():
     assert keys(gpu="nccl")["horovod"] != before["horovod"]
     assert keys(gpu="nccl")["torch"] == before["torch"]
     assert (
-        containers.image("base", "paper", SETTINGS).label
-        == containers.image("base", "x", SETTINGS).label
+        recipes.image("base", "paper", SETTINGS).label == recipes.image("base", "x", SETTINGS).label
     )
 
 
@@ -106,7 +104,7 @@ def ready(name: str) -> dict:
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    return containers.ensure(containers.image(name, "current", SETTINGS), SETTINGS)
+    return containers.ensure(recipes.image(name, "current", SETTINGS), SETTINGS)
 
 
 class Build:
@@ -191,21 +189,21 @@ esac
 
 
 @pytest.fixture
-def stubbed(tmp_path, monkeypatch, recipes) -> containers.Image:
+def stubbed(tmp_path, monkeypatch, copied_recipes) -> recipes.Image:
     """Return an image that stub programs build and unpack into a cache of its own."""
     for name in ("apptainer", "debootstrap"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(STUB)
         (tmp_path / "bin" / name).chmod(0o755)
-    (recipes / "tiny.def").write_text(TINY)
+    (copied_recipes / "tiny.def").write_text(TINY)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(apptainer, "cannot_build", lambda **_: None)
     monkeypatch.setattr(build, "machine_mirror", lambda: None)
-    for cached in (apptainer.probe, containers._image):
+    for cached in (apptainer.probe, recipes._image):
         cached.cache_clear()
-    yield containers.image("tiny", "current", UNPACKED)
-    for cached in (apptainer.probe, containers._image):
+    yield recipes.image("tiny", "current", UNPACKED)
+    for cached in (apptainer.probe, recipes._image):
         cached.cache_clear()
 
 
@@ -321,7 +319,7 @@ def test_cells_run_in_images_without_network_and_say_in_which(finished):
         for side in metrics.get("sides", [metrics]):
             environment = side["environment"]
             name = "horovod" if environment["image"].startswith("horovod") else "torch"
-            image = containers.image(name, "current", SETTINGS)
+            image = recipes.image(name, "current", SETTINGS)
             assert environment["image"] == image.label
             assert environment["image_digest"] == image.facts["sha256"]
             assert environment["deployment"] == "apptainer"
@@ -348,12 +346,12 @@ def edited(path, change):
 
 def test_a_changed_recipe_runs_its_cells_again_and_no_other(finished):
     work, _ = finished
-    recipes, after = work.folder / "containers", {"table": 1, "report": 1}
+    folder, after = work.folder / "containers", {"table": 1, "report": 1}
     more = "\n%runscript\n    exec true\n"
-    with edited(recipes / "horovod.def", lambda text: text + more):
+    with edited(folder / "horovod.def", lambda text: text + more):
         assert work.jobs() == {"image": 1, "train": 2, "certificate": 1, **after}  # and a pair
         assert "image horovod changed" in work.run("scripts/cells.py", "why", "swin.horovod").stdout
-    with edited(recipes / "report.def", lambda text: text + more):
+    with edited(folder / "report.def", lambda text: text + more):
         assert work.jobs() == {"image": 1, **after}
 
 
@@ -366,4 +364,4 @@ def test_the_command_of_a_cell_enters_its_image(finished):
         assert done.returncode == 0, done.stderr
         assert json.loads(path.read_text())["environment"]["image"]
     log = path.with_name("log.txt").read_text()
-    assert containers.image("torch", "current", SETTINGS).label in log.splitlines()[0]
+    assert recipes.image("torch", "current", SETTINGS).label in log.splitlines()[0]

@@ -21,7 +21,7 @@ from launched import Launched, launched_pairs, wait_for
 from parbench import files
 from parbench.bench import benchmarks, known_pairs
 from parbench.cell import Pair
-from parbench.deploy import apptainer, containers
+from parbench.deploy import apptainer, containers, recipes
 from parbench.launch.interleaving import SLICE_SECONDS, TURN_SECONDS, Turn, turn_seconds, warmed_up
 from parbench.measure import provenance
 from require import require
@@ -212,7 +212,7 @@ def test_sides_in_images(launch, watched):
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    image = containers.image("torch", "current", settings)
+    image = recipes.image("torch", "current", settings)
     containers.ensure(image, settings)
     it = launch(*(replace(side, deployment="apptainer") for side in BOTH), root=watched)
     plan = {"stack": "current", "settings": settings}

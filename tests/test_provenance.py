@@ -14,14 +14,15 @@ SCRIPTS = provenance.SCRIPTS
 # Modules of parbench.
 REACHED = """
     cache cell data data.disk_input data.kept data.loader data.pil_input data.pretrained
-    data.stored_images data.tokens errors files git interpreter machine measure measure.clocks
-    measure.cores measure.environment measure.flops measure.meters measure.metrics_json
-    measure.profiling measure.profiling.none measure.provenance measure.scores measure.steering
-    models models._cuts models._outline models._resnet models.resnet18 outside packages printable
-    probe strategies strategies._base strategies._stages strategies.eager training
-    training.batch_norm training.checkpoint training.companions training.compiling training.endings
-    training.evaluation training.infer training.launched training.learning_rate training.loop
-    training.optimizers training.progress training.set_up training.snapshot training.train variables
+    data.stored_images data.text_input data.tokens errors files git interpreter machine measure
+    measure.clocks measure.cores measure.environment measure.flops measure.meters
+    measure.metrics_json measure.profiling measure.profiling.none measure.provenance measure.scores
+    measure.steering models models._cuts models._outline models._resnet models.resnet18 outside
+    packages printable probe strategies strategies._base strategies._stages strategies.eager
+    training training.batch_norm training.checkpoint training.companions training.compiling
+    training.endings training.evaluation training.infer training.launched training.learning_rate
+    training.loop training.optimizers training.progress training.set_up training.snapshot
+    training.train variables
 """.split()
 
 

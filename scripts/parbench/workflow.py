@@ -26,7 +26,7 @@ from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained, source
-from parbench.deploy import containers, deployment
+from parbench.deploy import containers, deployment, recipes
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.launch import devices, run_lock, slurm, slurm_cluster
@@ -128,7 +128,7 @@ def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
     return asked
 
 
-def _digest_file(image: containers.Image) -> str:
+def _digest_file(image: recipes.Image) -> str:
     """Return the file that stands for an image; its name has a digest of the image's sources."""
     return f"results/images/{image.label}.json"
 
@@ -284,7 +284,7 @@ class WorkflowRun:
         """The digest file of the image that makes tables and report; none on the host."""
         if not deployment.in_images(self.config):
             return []
-        image = containers.image("report", self.config["stack"], self.config["images"])
+        image = recipes.image("report", self.config["stack"], self.config["images"])
         return _digest_file(image)
 
     @property

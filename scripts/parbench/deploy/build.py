@@ -11,16 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from parbench.cache import say
 from parbench.deploy import apptainer, uv
+from parbench.deploy.recipes import Image
 from parbench.errors import ParbenchError
 from parbench.files import digest, read_json, rename_durably, sha256_file, write_json
 from parbench.printable import masked
-
-if TYPE_CHECKING:
-    from parbench.deploy.containers import Image
 
 EPOCH = "1704067200"  # 2024-01-01: all times inside images, for reproducible builds
 # zstd at level 3 takes a third of the default's time; images are a tenth larger.

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 from parbench import git
 from parbench.cache import say
-from parbench.deploy import containers, host_environment, uv
+from parbench.deploy import host_environment, recipes, uv
 from parbench.errors import ParbenchError
 from parbench.files import atomic_path, read_text, sha256_file
 
@@ -45,7 +45,7 @@ class Contents:
     """
 
     stack: str
-    images: list[containers.Image]
+    images: list[recipes.Image]
     folders: list[str]
     bare: bool = False
     most_mib: float = math.inf

@@ -1,150 +1,19 @@
-"""Apptainer images: identified by their inputs and built once for all checkouts.
-
-An image's name contains a digest of all that decides its content: its recipe
-(containers/<name>.def), lock file, build arguments and parent. It lies in
-`$PARBENCH_CACHE/images/` with its bill of materials (`.cdx.json`) and build log. It exists once its
-facts (`.json`) are written.
-"""
+"""Apptainer images, built once for all checkouts, and what runs in them."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from parbench import cache, strategies
+from parbench import cache
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build
-from parbench.errors import ParbenchError
-from parbench.files import digest, read_record, read_text, sha256_file
+from parbench.deploy.recipes import Image, image, of_cell
+from parbench.files import read_record
 
 ROOT = Path(__file__).resolve().parents[3]
-RECIPES = ROOT / "containers"
-LAYOUT = 2  # raise it when images built by older versions must not be used any more
 # Images of most studies; the others are for texts, Spark and ZeRO.
 USUAL = ("torch", "horovod", "report")
 COST = "in some six minutes on two idle cores, 20 GB"  # all USUAL ones and what they are based on
-# Arguments of a recipe that `images.arguments` of the configuration may set.
-BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
-
-
-# ---------------------------------------------------------------- images
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image as described by its recipe. ``key``: SHA-256 of all that decides its content."""
-
-    name: str
-    stack: str | None  # None without a lock file: the image is common to all stacks
-    key: str
-    arguments: tuple[tuple[str, str], ...]
-    lock: Path | None
-    parent: Image | None
-
-    @property
-    def label(self) -> str:
-        """Its name and key, such as torch-current-0123456789ab."""
-        return "-".join(filter(None, (self.name, self.stack, self.key[:12])))
-
-    @property
-    def recipe(self) -> Path:
-        """The path of its recipe."""
-        return RECIPES / f"{self.name}.def"
-
-    @property
-    def path(self) -> Path:
-        """The path of the image file."""
-        return self.beside(".sif")
-
-    @property
-    def unpacked(self) -> Path:
-        """The folder with the unpacked image, from which cells start faster; it need not exist."""
-        return self.beside(".unpacked")
-
-    @property
-    def facts(self) -> dict | None:
-        """{label, python, packages, sha256} of an existing image; None if it does not exist."""
-        exists = self.path.is_file() and self.beside(".json").is_file()
-        keys = ("label", "python", "packages", "sha256")
-        return read_record(self.beside(".json"), *keys) if exists else None
-
-    @property
-    def is_unpacked(self) -> bool:
-        """Whether the folder is what this image file was unpacked to, complete."""
-        record = self.beside(".unpacked.json")
-        if self.facts is None or not self.unpacked.is_dir() or not record.is_file():
-            return False
-        return read_record(record, "sha256")["sha256"] == self.facts["sha256"]
-
-    def beside(self, ending: str) -> Path:
-        """Return the path of the image's file with this ``ending`` in the cache."""
-        return cache.folder() / "images" / f"{self.label}{ending}"
-
-
-def names(stack: str) -> list[str]:
-    """Return the names of the images of ``stack``: recipes for which it has a lock file."""
-    arguments_by_name = {path.stem: _arguments(read_text(path)) for path in RECIPES.glob("*.def")}
-    locks = RECIPES / "locks" / stack
-    if not locks.is_dir():
-        raise ParbenchError(f"stack {stack!r}: there is no {locks}")
-    return sorted(
-        name
-        for name, arguments in arguments_by_name.items()
-        if (locks / arguments.get("lock", "")).exists()
-    )
-
-
-def image(name: str, stack: str, settings: dict) -> Image:
-    """Return the image ``name`` of ``stack``; ``settings`` is `images` of the configuration."""
-    return _image(name, stack, tuple(sorted(settings["arguments"].items())))
-
-
-def of_cell(cell: Cell, settings: dict) -> Image:
-    """Return the image in which ``cell`` runs."""
-    name = strategies.image(cell.strategy.name, cell.model.name)
-    return image(name, cell.stack, settings)
-
-
-@functools.cache
-def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
-    text = read_text(RECIPES / f"{name}.def")
-    defaults = _arguments(text)
-    arguments = {key: value for key, value in defaults.items() if key in BUILD_CHOICES}
-    arguments |= {key: value for key, value in asked if key in arguments}
-    lock = RECIPES / "locks" / stack / defaults["lock"] if "lock" in defaults else None
-    if lock is not None and not lock.is_file():
-        raise ParbenchError(f"stack {stack!r}: {name}.def needs {lock}, which is not there")
-    parent = _image(defaults["parent"], stack, asked) if "parent" in defaults else None
-    programs = sorted(path for path in RECIPES.glob("*.py") if path.name in text)
-    parts = {
-        "layout": LAYOUT,
-        "recipe": _meaning(text),
-        "shared": _meaning(read_text(RECIPES / "post.sh")),
-        "lock": lock and sha256_file(lock),
-        # A mirror does not change the content.
-        "arguments": {key: value for key, value in arguments.items() if key != "mirror"},
-        "parent": parent and parent.key,
-        "programs": [ast.dump(ast.parse(path.read_bytes())) for path in programs],
-    }
-    shared = lock is None and parent is None
-    return Image(
-        name, None if shared else stack, digest(parts), tuple(arguments.items()), lock, parent
-    )
-
-
-def _arguments(recipe: str) -> dict[str, str]:
-    """Return the recipe's %arguments with their defaults."""
-    section = re.search(r"^%arguments\n(.*?)(?=^%|\Z)", recipe, re.MULTILINE | re.DOTALL)
-    return dict(re.findall(r"^\s*([a-z]+)=(.*)$", section[1] if section else "", re.MULTILINE))
-
-
-def _meaning(recipe: str) -> str:
-    """Return a recipe without comment lines, blank lines and trailing blanks."""
-    lines = (line.rstrip() for line in recipe.splitlines())
-    return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
 
 
 def obstacle(stack: str, settings: dict) -> str | None:

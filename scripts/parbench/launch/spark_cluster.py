@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 
 from parbench import variables
-from parbench.deploy import containers, deployment
+from parbench.deploy import containers, deployment, recipes
 from parbench.errors import ParbenchError
 
 FOLDER = Path("results/spark")
@@ -102,7 +102,7 @@ def _start(config: dict, name: str, words: list[str]) -> None:
         # A common /tmp: executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
         temporary.mkdir(exist_ok=True)
-        image = containers.image("spark", config["stack"], config["images"])
+        image = recipes.image("spark", config["stack"], config["images"])
         command = ["/opt/parbench/bin/spark-class", *words]
         words, environment = containers.inside(image, config["images"], command, temporary)
         environment |= {f"APPTAINERENV_{name}": value for name, value in spark_variables.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 from parbench.cell import Cell, Pair
 from parbench.data import kept, pretrained
-from parbench.deploy import containers
+from parbench.deploy import recipes
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
 from parbench.measure import provenance
@@ -159,11 +159,11 @@ def lacking_weights(cell: Cell | Pair) -> list[Path]:
     return [path for path in weights(cell) if not path.exists()]
 
 
-def image_of(cell: Cell, plan: Plan) -> containers.Image | None:
+def image_of(cell: Cell, plan: Plan) -> recipes.Image | None:
     """Return the image that ``cell`` runs in; None on the host."""
     if cell.deployment != "apptainer":
         return None
-    return containers.of_cell(cell, plan.images["settings"])
+    return recipes.of_cell(cell, plan.images["settings"])
 
 
 @functools.cache
