@@ -73,7 +73,7 @@ format: .python ## format the code
 	@$(ENTER) -- snakefmt Snakefile rules
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
-	@$(ENTER) --add horovod --add peers -- python scripts/bench.py $(ARGS)
+	@$(ENTER) --add horovod -- python scripts/bench.py $(ARGS)
 
 versus: .python ## compare two training scripts of yours in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
 	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) -- python scripts/versus.py $(ARGS)

@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {names}")
     parser.add_argument(
-        "--pairs", type=int, help="turns of each side, twice (10); of `pairs`, `cores` restarts (4)"
+        "--pairs", type=int, help="turns of each side, twice (10); of `pairs` restarts (4)"
     )
     parser.add_argument("--against", type=user_path, help="another checkout, which takes its turns")
     parser.add_argument("--out", type=user_path, default=Path("results/bench.json"))
@@ -46,7 +46,7 @@ def main() -> None:
             raise ParbenchError(f"--against {arguments.against}: no checkout of parbench")
         checkouts["the other"] = arguments.against.absolute()
     result = {
-        "schema_version": 4,
+        "schema_version": 5,
         "checkouts": {name: commit(path) for name, path in checkouts.items()},
         "machine": machine.describe(),
         "load": {},
@@ -56,12 +56,11 @@ def main() -> None:
         print(f"{name}: {BENCHMARKS[name].__doc__}", flush=True)
         load_before = os.getloadavg()
         with tempfile.TemporaryDirectory(prefix="parbench-bench-") as folder:
-            turns = arguments.pairs or (4 if name in ("pairs", "cores") else 10)
+            turns = arguments.pairs or (4 if name == "pairs" else 10)
             rows = BENCHMARKS[name](Context(Path(folder), checkouts, turns))
         result["load"][name] = [load_before, os.getloadavg()]
-        entries = [row.result() for row in rows]
-        result["rows"] += entries
-        print(*map(line, entries), sep="\n", flush=True)
+        result["rows"] += [row.result() for row in rows]
+        print(*map(line, rows), sep="\n", flush=True)
         write_json(arguments.out, result)  # after each benchmark: the run may be stopped
     print(arguments.out)
 

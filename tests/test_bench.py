@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import pytest
 
 import bench
-from parbench.bench import benchmarks, known_pairs
+from parbench.bench import benchmarks, timing
 from parbench.errors import ParbenchError
+from parbench.verdicts import sequential
 from workspace import ROOT
 
 
@@ -32,26 +34,27 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
         bench.main()
 
     small = benchmarks.STUDY.replace("steps: 8, global_batch: 64", "steps: 1, global_batch: 16")
-    small = small.replace("resnet50: {}, resnet18: {}", "simple_cnn: {}")
-    train = benchmarks.TimedCells.train
-    monkeypatch.setattr(
-        benchmarks.TimedCells, "train", lambda cells, _, *rest: train(cells, "simple_cnn", *rest)
-    )
+    small = small.replace("resnet18: {}", "simple_cnn: {}")
     monkeypatch.setattr(benchmarks, "STUDY", small)
     out = tmp_path / "a folder/bench.json"
-    program("train", "--pairs", 1, "--against", ROOT, "--out", out)
+    program("start", "--pairs", 1, "--against", ROOT, "--out", out)
     result = json.loads(out.read_text())
     assert {"checkouts", "machine", "load", "rows"} <= set(result)
     assert [row["what"] for row in result["rows"]] == [
-        *("train_seconds, eager, this", "train_seconds, ddp, this"),
-        *("train_seconds, eager, the other", "train_seconds, ddp, the other"),
-        *("images a second, eager, over the other", "images a second, ddp, over the other"),
+        *("startup_seconds, eager, this", "startup_seconds, ddp, this"),
+        *("startup_seconds, eager, the other", "startup_seconds, ddp, the other"),
+        "start of ddp over that of eager, this",
     ]
-    assert "images a second, ddp, over the other: " in capsys.readouterr().out
-    with pytest.raises(ParbenchError, match="unknown benchmark 'trian'; there are train"):
-        program("trian")
+    assert "start of ddp over that of eager, this: " in capsys.readouterr().out
     with pytest.raises(ParbenchError, match="no checkout of parbench"):
         program("--against", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["strat", "train"])  # a typo; one that is there no more
+def test_an_unknown_benchmark_is_answered_with_the_known_ones(monkeypatch, name):
+    monkeypatch.setattr(sys, "argv", ["bench.py", name])
+    with pytest.raises(ParbenchError, match=f"unknown benchmark '{name}'; there are start, loop"):
+        bench.main()
 
 
 def test_the_loop_beside_a_bare_one(context):
@@ -59,7 +62,7 @@ def test_the_loop_beside_a_bare_one(context):
     assert [row.what for row in rows] == [
         f"steps a second, Simple CNN, batch {batch}, cpu" for batch in (64, 16)
     ]
-    assert all(value > 0 for row in rows for value in row.values)
+    assert all(value > 0 for row in rows for value in row.series.points)
 
 
 def test_planning_of_many_cells(context):
@@ -70,9 +73,30 @@ def test_planning_of_many_cells(context):
     ]
 
 
-def test_the_share_of_its_cores_that_a_cell_does_not_account_for(context, monkeypatch):
-    """`make bench ARGS=cores` shows that it is small, which takes an idle machine."""
-    monkeypatch.setattr(known_pairs.strategies, "names", lambda: ["ddp", "spark", "stream"])
-    (row,) = benchmarks.cores(context, models={"simple_cnn": {}})
-    assert row.what == "used by other programs, ddp"
-    assert 0 <= row.values[0] < 1
+def test_contenders_go_there_and_back_after_an_unmeasured_turn():
+    turns: list[str] = []
+
+    def work(name):
+        return lambda: turns.append(name) or float(len(turns))
+
+    found = timing.take_turns({"a": work("a"), "b": work("b")}, pairs=2)
+    assert "".join(turns) == "ab" + "abba" * 2
+    assert found == {"a": [(3, 6), (7, 10)], "b": [(4, 5), (8, 9)]}
+
+
+def test_a_row_has_the_interval_and_reading_of_every_verdict():
+    few = timing.ratio("speed", [(2.0, 2.0)] * 3, [(1.0, 1.0)] * 3)
+    assert timing.line(few) == "  speed: 2 x (n=3), undecided: 3 pairs, and 4 are the fewest"
+    values = [(2.0, 2.1), (2.0, 2.0), (2.1, 2.0), (2.0, 2.0)]
+    row = timing.ratio("speed", values, [(1.0, 1.0)] * 4)
+    expected = sequential.interval(math.log(sum(pair) / 2) for pair in values)
+    assert row.result() == {
+        "what": "speed",
+        "unit": "x",
+        "mean": pytest.approx(math.exp(expected.mean)),
+        "low": pytest.approx(math.exp(expected.low)),
+        "high": pytest.approx(math.exp(expected.high)),
+        "reading": "more than 1",
+        "values": pytest.approx([2.05, 2.0, 2.05, 2.0]),
+    }
+    assert timing.seconds("time", values).result()["reading"] == ""

@@ -288,7 +288,7 @@ def test_loops_that_people_use_take_turns_with_ours(tmp_path, monkeypatch, loop)
     (tmp_path / "cell.json").write_text(json.dumps(cell.json()))
 
     def peer(way: str) -> Program:
-        script = ROOT / "scripts/parbench/bench/peer.py"
+        script = ROOT / "tests/peer_loop.py"
         words = [sys.executable, script, way, tmp_path / "cell.json", tmp_path]
         scripts = {"PYTHONPATH": str(ROOT / "scripts")}
         return Program(way, shlex.join(map(str, words)), scripts, tmp_path / f"{way}.log", 600)

@@ -9,25 +9,37 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from parbench.arguments import duration
 from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.runs import records
 from parbench.runs.records import PairRun
-from parbench.verdicts.pairs import Restart, restart
-from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
-from parbench.verdicts.terms import FEWEST, OK
+from parbench.verdicts.pairs import EQUAL, Restart, restart
+from parbench.verdicts.sequential import (
+    ALPHA,
+    FAILS,
+    HOLDS,
+    Band,
+    Interval,
+    ends,
+    hodges_lehmann,
+    ratio_margin,
+    within,
+)
+from parbench.verdicts.terms import FEWEST, OK, UNDECIDED
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
-# Questions about a ratio, with the boundaries between the answers, as logarithms.
-QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
+# Questions about a ratio: whether its logarithm lies within a region.
+QUESTIONS: dict[str, Band] = {"> 1": (0.0, math.inf), "within 5 %": ratio_margin(EQUAL)}
 RUNS = 2_000
 POOL = 20_000  # simulated restarts, from which runs are drawn
 HOUR = 3600
@@ -80,57 +92,58 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
     return spread * (pool - pool.mean()) / pool.std()
 
 
-def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of `sequential.interval` after each run's (row's) values from the 4th on."""
-    n = np.arange(FEWEST, values.shape[1] + 1)
-    mean = values.cumsum(axis=1)[:, FEWEST - 1 :] / n
-    square = (values**2).cumsum(axis=1)[:, FEWEST - 1 :] / n
-    half = k(n, ALPHA) * np.sqrt((square - mean**2).clip(0) / (n - 1))
-    return mean - half, mean + half
+def looks(values: Sequence[float]) -> list[Interval]:
+    """Return the interval after each of ``values`` from the 4th on, as `interval` gives it."""
+    n = np.arange(FEWEST, len(values) + 1)
+    mean, square = (np.cumsum(np.power(values, power))[FEWEST - 1 :] / n for power in (1, 2))
+    std = np.sqrt((square - mean**2).clip(0) * n / (n - 1))
+    columns = (n, mean, std, *ends(n, mean, std))
+    return list(map(Interval, *(column.tolist() for column in columns)))
 
 
 def table(restarts: Sequence[Restart], seconds: float) -> list[Simulated]:
     """Simulate comparisons of each effect and question; ``seconds``: the cost of a restart."""
     rng = np.random.default_rng(0)
     most = max(int(HOUR / seconds), FEWEST)
-    low, high = looks(rng.choice(simulated(restarts, rng), (RUNS, most)))
-    minutes = np.arange(FEWEST, most + 1) * seconds / 60
-    return [
-        _row(effect, question, low, high, minutes) for question in QUESTIONS for effect in EFFECTS
-    ]
+    kinds = [(question, effect) for question in QUESTIONS for effect in EFFECTS]
+    found: dict[tuple[str, float], list[tuple[float, str]]] = {kind: [] for kind in kinds}
+    for run in tqdm(
+        rng.choice(simulated(restarts, rng), (RUNS, most)), disable=not sys.stderr.isatty()
+    ):
+        intervals = looks(run)
+        for question, effect in kinds:
+            # An effect moves each value, and so the interval, as it moves the region back.
+            low, high = (end - math.log1p(effect) for end in QUESTIONS[question])
+            n, verdict = first_verdict(intervals, (low, high))
+            found[question, effect].append((n * seconds / 60, verdict))
+    return [_row(effect, question, found[question, effect]) for question, effect in kinds]
 
 
-def _row(
-    effect: float, question: str, low: np.ndarray, high: np.ndarray, minutes: np.ndarray
-) -> Simulated:
-    """Return the results of ``effect`` added to runs without one, looked at after ``minutes``."""
-    boundaries, truth = QUESTIONS[question], math.log1p(effect)
-    ever, first, right = first_verdicts(low + truth, high + truth, boundaries, truth)
-    edge = truth in boundaries
-    taken = np.where(ever, minutes[first], np.inf)
+def first_verdict(intervals: Iterable[Interval], region: Band) -> tuple[float, str]:
+    """Return the first verdict that looking at a growing run gives, and after how many values;
+    UNDECIDED after infinitely many if there is none."""
+    for found in intervals:
+        if (verdict := within(found, region)) != UNDECIDED:
+            return found.n, verdict
+    return math.inf, UNDECIDED
+
+
+def _row(effect: float, question: str, runs: Sequence[tuple[float, str]]) -> Simulated:
+    """Return the results of ``runs``, each the minutes until its verdict and this."""
+    low, high = QUESTIONS[question]
+    truth = math.log1p(effect)
+    edge = truth in (low, high)
+    right = UNDECIDED if edge else HOLDS if low < truth < high else FAILS
+    minutes = np.array([each for each, _ in runs])
     return Simulated(
         effect,
         question,
         edge,
-        float(np.mean(ever & (edge | ~right))),
-        float(np.mean(taken > 10)),
-        float(np.mean(taken > 60)),
-        float(np.median(taken)),
+        float(np.mean([verdict not in (right, UNDECIDED) for _, verdict in runs])),
+        float(np.mean(minutes > 10)),
+        float(np.mean(minutes > 60)),
+        float(np.median(minutes)),
     )
-
-
-def first_verdicts(
-    low: np.ndarray, high: np.ndarray, boundaries: Sequence[float], truth: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return whether each run ever has a verdict, at which look first, and whether it is right.
-
-    A run has its verdict when its interval first lies in one of the parts between the boundaries.
-    """
-    part = np.searchsorted(boundaries, low)
-    decided = part == np.searchsorted(boundaries, high)
-    ever, first = decided.any(axis=1), decided.argmax(axis=1)
-    right = part[np.arange(len(part)), first] == np.searchsorted(boundaries, truth)
-    return ever, first, right
 
 
 def lines(rows: Iterable[Simulated]) -> list[str]:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-from parbench import strategies
 from parbench.bench.timing import BenchRow
 from parbench.files import read_json
 from parbench.runs.records import PairRun
-from parbench.verdicts import sequential
-from parbench.verdicts.pairs import restart
-from parbench.verdicts.sequential import FAILS, HOLDS, Series
-
-EQUAL = 0.05  # the margin within which sides count as equal
+from parbench.verdicts.pairs import EQUAL, Compared, disturbance, restart
 
 STRATEGY = '''"""Eager training, slowed by a known share of its own processor time."""
 
@@ -70,21 +64,6 @@ def study(restarts: int, **changes: object) -> dict:
     return {**content, "pairs": {**content["pairs"], "restarts": restarts}}
 
 
-def each_strategy(restarts: int) -> dict:
-    """Return a study that pairs every strategy with itself, on two cores if it can use them."""
-    variants = {}
-    for name in strategies.names():
-        kind = strategies.load(name)
-        ways = sorted(kind.certified(), key=lambda way: way[0] != 2)
-        if ways and kind.TURNS:
-            devices, options = ways[0]
-            variants[name] = {"strategy": name, "options": options, "hardware": f"cpu{devices}"}
-    compare = [{"variant": name, "baseline": name} for name in variants]
-    table = {"title": "All", "variants": list(variants), "metrics": ["train_seconds"]}
-    pairs = {"compare": compare, "restarts": restarts}
-    return yaml.safe_load(STUDY) | {"variants": variants, "pairs": pairs, "tables": [table]}
-
-
 def add_strategy(checkout: Path) -> None:
     """Add the strategy `slowed` to a copy of a checkout."""
     path = checkout / "scripts/parbench/strategies/slowed.py"
@@ -106,44 +85,11 @@ def share_of(run: PairRun) -> float:
     return run.cell.sides[1].strategy.options.get("share", 0.0)
 
 
-def unexplained(run: PairRun) -> float:
-    """Return the share of the sides' cores that programs other than the sides kept busy."""
-    cores = [side.hardware.devices * side.hardware.threads for side in run.cell.sides]
-    return sum(turn.others for turn in run.slices) / sum(
-        turn.seconds * cores[turn.side] for turn in run.slices
-    )
-
-
-@dataclass
-class PairRow(BenchRow):
-    """A row of what restarts measured, with its verdict by the rule of all verdicts.
-
-    ``values``: the baseline's time over the variant's; ``share``: by which the baseline is slowed.
-    """
-
-    share: float
-    disturbed: int = 0  # pairs
-
-    def add(self, run: PairRun) -> None:
-        """Add a restart."""
-        measured = restart(run)
-        self.values.append(math.exp(measured.value))
-        self.disturbed += measured.disturbed
-
-    def result(self) -> dict:
-        """Return the row for results/bench.json; its mean is the geometric one."""
-        series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
-        interval = series.interval()
-        if self.share:
-            verdict = f"more than 1: {sequential.within(interval, (0.0, math.inf))}"
-        else:
-            word = sequential.within(interval, sequential.ratio_margin(EQUAL))
-            word = {HOLDS: "equal", FAILS: "different"}.get(word, word)
-            verdict = f"within {100 * EQUAL:g} %: {word}"
-        summary = {"mean": series.mean, "low": series.ci_low, "high": series.ci_high}
-        return {**asdict(self), **summary, "verdict": verdict}
-
-
-def row(share: float) -> PairRow:
-    """Return a row without restarts yet, of a baseline slowed by this share."""
-    return PairRow(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)
+def row(share: float, runs: Sequence[PairRun]) -> BenchRow:
+    """Return what ``runs``, the restarts of a pair whose baseline is slowed by ``share``, measured,
+    with the reading that a study's pair has."""
+    compared = Compared(tuple(map(restart, runs)), (), ())
+    reading = compared.reading(EQUAL) if share else compared.equal_reading
+    told = "; ".join(filter(None, (reading, disturbance([compared]))))
+    what = f"slowed by {100 * share:g} %" if share else "A/A"
+    return BenchRow(what, "x", compared.series, told)

@@ -75,8 +75,16 @@ def interval(
     if len(values) < FEWEST:
         return None
     mean, std = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution)
-    half = float(k(len(values), alpha)) * std / math.sqrt(len(values))
-    return Interval(len(values), mean, std, mean - half, mean + half)
+    low, high = map(float, ends(len(values), mean, std, alpha))
+    return Interval(len(values), mean, std, low, high)
+
+
+def ends(
+    n: ArrayLike, mean: ArrayLike, std: ArrayLike, alpha: float = ALPHA
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of the interval of ``n`` values; of arrays, the ends of every interval."""
+    half = k(n, alpha) * np.asarray(std) / np.sqrt(n)
+    return np.asarray(mean) - half, np.asarray(mean) + half
 
 
 # ---------------------------------------------------------------- verdicts

@@ -1,18 +1,15 @@
 """Train the network of a cell on its images by a loop that people use: a program for `versus`.
 
-    python peer.py <way> <cell.json> <folder of the dataset>
+    python peer_loop.py <way> <cell.json> <folder of the dataset>
 
 Ways: `parbench`; `loader`, a plain loop with a DataLoader and torchvision's transforms; `lightning`
-and `accelerate`, the same by these libraries; `lightning-slowed`, which sleeps for 3 % of its
-processor time after each step. All of them draw crops and flips, on one core.
+and `accelerate`, the same by these libraries. All of them draw crops and flips, on one core.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,8 +84,8 @@ def by_loader(cell: Cell, folder: Path) -> None:
             step(samples=len(images))
 
 
-def by_lightning(cell: Cell, folder: Path, slowed: float = 0.0) -> None:
-    """Train by PyTorch Lightning, each step ``slowed`` by this share of its processor time."""
+def by_lightning(cell: Cell, folder: Path) -> None:
+    """Train by PyTorch Lightning."""
     import lightning
 
     network, optimizer, batches = made(cell, folder)
@@ -97,7 +94,6 @@ def by_lightning(cell: Cell, folder: Path, slowed: float = 0.0) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.network = network
-            self.used = time.process_time()
 
         def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
             images, labels = batch
@@ -107,9 +103,6 @@ def by_lightning(cell: Cell, folder: Path, slowed: float = 0.0) -> None:
             return optimizer
 
         def on_train_batch_end(self, outputs: object, batch: list, number: int) -> None:
-            used = time.process_time()
-            time.sleep(slowed * (used - self.used))
-            self.used = used
             step(samples=len(batch[0]))
 
     quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
@@ -135,7 +128,6 @@ WAYS: dict[str, Callable[[Cell, Path], None]] = {
     "parbench": by_parbench,
     "loader": by_loader,
     "lightning": by_lightning,
-    "lightning-slowed": partial(by_lightning, slowed=0.03),
     "accelerate": by_accelerate,
 }
 
