@@ -33,7 +33,7 @@ os.environ.update(
 
 # Not a WorkflowError, with which Snakemake would print lines of this file.
 RUN = or_exit(lambda: workflows.WorkflowRun(workflows.invocation(workflow)))
-STUDIES = RUN.config["studies"]
+STUDIES = RUN.config.studies
 # All cores of this machine if cells run on it: no cell may be timed beside other jobs.
 ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1
 

@@ -16,17 +16,19 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from parbench.arguments import duration
-from parbench.deploy import bundle, containers, deployment, host_environment, recipes
+from parbench.deploy import bundle, containers, host_environment, recipes
+from parbench.deploy.deployment import Deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
 from parbench.plan import config_files, expansion, state
 
 
 def needed(
-    config: dict, plan: expansion.Plan, stack: str, bare: bool, most_mib: float
+    plan: expansion.Plan, deployment: Deployment, stack: str, bare: bool, most_mib: float
 ) -> bundle.Contents:
     """Return images, datasets and published weights of all cells, runnable here or not.
 
@@ -35,11 +37,11 @@ def needed(
     """
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
-    if deployment.in_images(config):
-        needed_images.add(recipes.image("report", config["stack"], config["images"]))
+    if deployment.in_images:
+        needed_images.add(recipes.image("report", plan.stack, plan.images))
     folders = set()
     for name in {side.dataset.name for side in sides}:
-        path = Path(config["datasets"][name].get("path", "/"))
+        path = Path(plan.datasets[name].get("path", "/"))
         as_it_is = bare and not path.is_absolute() and ".." not in path.parts and path.is_dir()
         folders.add(path.as_posix() if as_it_is else f"results/data/{name}")
     pretrained = (side.model.pretrained for side in sides)
@@ -48,7 +50,7 @@ def needed(
     return bundle.Contents(stack, ordered, sorted(folders), bare, most_mib)
 
 
-def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> None:
+def prepare(contents: bundle.Contents, settings: recipes.ImageSettings, overlay: list[str]) -> None:
     """Make data (with the workflow) and images that do not exist yet."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
     made = [folder for folder in contents.folders if folder.startswith("results/")]
@@ -60,7 +62,7 @@ def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> No
     ):
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
-        containers.ensure(image, {**settings, "unpack": False})
+        containers.ensure(image, replace(settings, unpack=False))
 
 
 def main() -> None:
@@ -88,14 +90,15 @@ def main() -> None:
     bundle.require_clean()
     bare, most_mib = arguments.bare, arguments.most_mib if arguments.bare else math.inf
     config = config_files.read(configfiles)
-    config = deployment.settle({**config, "deployment": "host"} if bare else config)
-    plan = expansion.plan(config, configfiles)
-    contents = needed(config, plan, arguments.environment, bare, most_mib)
+    config = config.model_copy(update={"deployment": "host"}) if bare else config
+    deployment = config.resolved_deployment()
+    plan = expansion.plan(config, deployment, configfiles)
+    contents = needed(plan, deployment, arguments.environment, bare, most_mib)
     name = f"parbench-{bundle.version()}.tar{'.gz' * bare}"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
     overlay = ["--configfile", *map(str, configfiles)] if configfiles else []
-    prepare(contents, config["images"], overlay)
+    prepare(contents, plan.images, overlay)
     bundle.write(out, contents)
     print(
         f"{out}  {out.stat().st_size / 2**20:,.0f} MiB\n"

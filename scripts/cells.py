@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 
-from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import user_path
 from parbench.plan import config_files, expansion, places, state, writing
@@ -63,8 +62,8 @@ def main() -> None:
     places.require_root("cells.py")
     studies = [*arguments.study_first, *arguments.study_last]
     files = [*arguments.configfile_first, *arguments.configfile_last]
-    config = deployment.settle(config_files.read(files, {"studies": studies} if studies else {}))
-    plan = expansion.plan(config, files)
+    config = config_files.read(files, {"studies": studies} if studies else {})
+    plan = expansion.plan(config, config.resolved_deployment(), files)
     if arguments.action == "list":
         state.show_all(plan)
     else:

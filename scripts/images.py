@@ -19,12 +19,12 @@ from parbench.plan import config_files
 from parbench.words import nearest
 
 
-def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
+def planned(arguments: argparse.Namespace) -> tuple[str, recipes.ImageSettings]:
     """Return the stack, and `images` of the configuration."""
     if arguments.plan is not None:
         return containers.read_plan(arguments.plan)
     config = config_files.read(arguments.configfile)
-    return arguments.stack or config["stack"], config["images"]
+    return arguments.stack or config.stack, config.images.settings
 
 
 def show(one: recipes.Image) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from parbench import arguments as command_line
-from parbench.deploy import deployment
+from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError, run_main
 from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.plan import config_files, expansion
@@ -40,13 +40,14 @@ def main() -> None:
     run_lock.require_none()
     changes = config_files.laid_over(arguments.config or [])
     typed = any(method.name == "APPTAINER" for method in arguments.software_deployment_method)
-    config = deployment.settle(config_files.read(files, changes), typed)
-    software = deployment.CompletedSoftware(config)
+    config = config_files.read(files, changes)
+    deployment = config.resolved_deployment(typed)
+    software = CompletedSoftware(deployment)
     if arguments.executor == "slurm":
         lacking = slurm.lacking(slurm_cluster.ask(), config, files, software)
     else:
         lacking = expansion.lacking_here(config, software)
-    expansion.plan(config, files, changes, lacking)
+    expansion.plan(config, deployment, files, changes, lacking)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 from parbench.arguments import count, memory, port
-from parbench.deploy import deployment
 from parbench.errors import run_main
 from parbench.files import user_path
 from parbench.launch import spark_cluster
@@ -38,9 +37,9 @@ def main() -> int:
     if arguments.action == "down":
         print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
         return 0
-    config = deployment.settle(config_files.read(arguments.configfile))
+    deployment = config_files.read(arguments.configfile).resolved_deployment()
     address = spark_cluster.up(
-        config, arguments.workers, arguments.cores, arguments.memory, arguments.port
+        deployment, arguments.workers, arguments.cores, arguments.memory, arguments.port
     )
     print(f"parbench: {arguments.workers} workers with {arguments.cores} cores each at {address}")
     print(f"for config.yaml, or a file of --configfile:\n  spark: {{master: '{address}'}}")

@@ -22,7 +22,6 @@ import shlex
 from pathlib import Path
 
 from parbench.audit import draft, printed_table
-from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path, write_atomically
 from parbench.plan import config_files, consistency, expansion, places, state
@@ -89,19 +88,19 @@ def _check_free(name: str, folder: Path) -> None:
 def check(options: argparse.Namespace) -> None:
     """Show a study as it would be run, without running anything. Raises ParbenchError."""
     named = options.study
-    if named in config_files.read(options.configfile)["studies"]:
+    if named in config_files.read(options.configfile).studies:
         named = str(places.study(named))  # a configfile may name it by its path
     changes = {"studies": [named]}
-    config = deployment.settle(config_files.read(options.configfile, changes))
+    config = config_files.read(options.configfile, changes)
+    deployment = config.resolved_deployment()
     consistency.stated_claims()
-    plan = expansion.plan(config, options.configfile, changes)
-    (name,) = config["studies"]
+    plan = expansion.plan(config, deployment, options.configfile, changes)
+    (name,) = config.studies
     runnable = plan.runnable(name)
     left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
-    foretold = forecast.forecast(plan, left, config["budget_minutes"])
+    foretold = forecast.forecast(plan, left, config.budget_minutes)
     nothing = "all its cells are done" if runnable else "no cell of it runs here"
-    where = deployment.described(config)
-    for line in (*preview.preview(plan, name), "", where, *(foretold or [nothing])):
+    for line in (*preview.preview(plan, name), "", str(deployment), *(foretold or [nothing])):
         say(line)
 
 

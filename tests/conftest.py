@@ -92,7 +92,7 @@ def quickstart(tmp_path_factory):
     As for a user: in images where Apptainer works, else on the host; without network except for
     loopback, which cells need. One restart per pair: beside other tests more decide nothing.
     """
-    settings = {"arguments": {}, "unpack": True}
+    settings = recipes.ImageSettings(unpack=True)
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")
     work.edit("studies/quickstart.yaml", "pairs:\n", "pairs:\n  restarts: 1\n")
     for name in () if apptainer.probe().trouble else ("torch", "horovod", "report"):

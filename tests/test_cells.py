@@ -39,7 +39,8 @@ def base(monkeypatch):
 
 
 def planned(base, **changes):
-    return expansion.plan(config_files.checked({**base, **changes}))
+    checked = config_files.checked({**base, **changes})
+    return expansion.plan(checked, checked.resolved_deployment())
 
 
 # --- what a plan holds ---
@@ -238,7 +239,7 @@ def test_planning_never_imports_torch(tmp_path):
     program = (
         "import sys; sys.path.insert(0, 'scripts'); "
         "from parbench.plan import config_files, expansion; "
-        "expansion.plan(config_files.checked(config_files.load())); "
+        "read = config_files.read(); expansion.plan(read, read.resolved_deployment()); "
         "print(*({'torch', 'numpy', 'pandas', 'jsonschema'} & set(sys.modules)))"
     )
     assert Workspace(tmp_path / "work folder").run("-c", program).stdout.strip() == ""

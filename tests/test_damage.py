@@ -98,12 +98,12 @@ def plan_with(path: Path, name: str, content: bytes) -> None:
     """Plan the quickstart with ``content`` in place of ``name`` of the project."""
     path.write_bytes(content)
     if name == "config.yaml":
-        settled = config_files.read([path])
+        damaged = config_files.read([path])
     else:
         config_files.study("quickstart")
-        settled = config_files.read()
-    settled = {**settled, "deployment": "host", "reason": "", "studies": ["quickstart"]}
-    expansion.plan(settled, (), {}, lambda group, cell: None)
+        damaged = config_files.read()
+    damaged = damaged.model_copy(update={"deployment": "host", "studies": ["quickstart"]})
+    expansion.plan(damaged, damaged.resolved_deployment(), (), {}, lambda group, cell: None)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "studies/quickstart.yaml"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,15 @@ def has(monkeypatch, tmp_path):
     return change
 
 
-def config(asked: str = "auto") -> dict:
-    settings = {"arguments": {}, "unpack": True}
-    return {"deployment": asked, "stack": "current", "images": settings}
+def resolved(asked: str = "auto", typed: bool = False) -> deployment.Deployment:
+    return deployment.resolve(asked, "current", recipes.ImageSettings(unpack=True), typed)
 
 
 def run(asked: str = "auto", typed: bool = False) -> str:
-    """Settle and keep the deployment, as the workflow does at the start of a run."""
-    settled = deployment.settle(config(asked), typed)
-    deployment.keep(settled, typed)
-    return settled["deployment"]
+    """Resolve and keep the deployment, as the workflow does at the start of a run."""
+    found = resolved(asked, typed)
+    deployment.keep(found, typed)
+    return found.label
 
 
 def kept() -> dict:
@@ -55,7 +55,7 @@ def kept() -> dict:
 
 
 def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
-    deployment.settle(config())  # `snakemake -n`, `scripts/cells.py list`
+    resolved()  # `snakemake -n`, `scripts/cells.py list`
     assert not KEPT.exists()
     assert run() == "apptainer"
     reason = "Apptainer 1.4.5 runs images here, and they are built"
@@ -132,7 +132,7 @@ def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and
     monkeypatch.setattr(host_environment, "entered", lambda: "current")
     monkeypatch.setattr(Software, "without_horovod", lambda self: "no Horovod")
     monkeypatch.setattr(Software, "without", lambda self, name, module: f"no {name}")
-    on_host, in_images = (deployment.settle(config(each)) for each in ("host", "apptainer"))
+    on_host, in_images = map(resolved, ("host", "apptainer"))
     while_parsed = deployment.DeployedSoftware(on_host)
     assert (while_parsed.without_horovod(), while_parsed.without_spark()) == (
         "no Horovod", "no spark"
@@ -160,12 +160,12 @@ def test_the_real_obstacles_of_images(monkeypatch, tmp_path, stack):
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     monkeypatch.setenv("USER", "me")
-    asked = config()["images"]
+    asked = recipes.ImageSettings(unpack=True)
     assert containers.obstacle(stack, asked) == OBSTACLE
     other = {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}
     lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo "
     lack += "make system ARGS=apptainer"
-    assert containers.obstacle(stack, {**asked, "arguments": other}) == lack
+    assert containers.obstacle(stack, replace(asked, arguments=other)) == lack
     monkeypatch.setattr(apptainer, "cannot_build", lambda debootstrap: None)
     unasked = containers.obstacle(stack, asked)
     assert unasked.startswith("its images are not built yet; `deployment: apptainer` builds them")

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from parbench.plan import config_files
 from require import require
 from workspace import Workspace
 
-SETTINGS = {"arguments": {}, "unpack": False}
+SETTINGS = recipes.ImageSettings(unpack=False)
 TINY = """Bootstrap: localimage
 From: {{ parent }}
 
@@ -59,7 +60,7 @@ ALL = {"base", "torch", "horovod", "report", *MORE}
 
 def keys(**arguments):
     recipes._image.cache_clear()
-    settings = {**SETTINGS, "arguments": arguments}
+    settings = replace(SETTINGS, arguments=arguments)
     return {name: recipes.image(name, "current", settings).key for name in recipes.names("current")}
 
 
@@ -207,7 +208,7 @@ def stubbed(tmp_path, monkeypatch, copied_recipes) -> recipes.Image:
         cached.cache_clear()
 
 
-UNPACKED = {"arguments": {}, "unpack": True}
+UNPACKED = recipes.ImageSettings(unpack=True)
 
 
 def test_an_unpacked_image_is_compared_with_the_image_file_once(stubbed, monkeypatch, capsys):

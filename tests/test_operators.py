@@ -137,7 +137,8 @@ def collected(folder, study_name, **available) -> dict:
     base = config_files.load()
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
-    plan = expansion.plan(config_files.checked(base))
+    checked = config_files.checked(base)
+    plan = expansion.plan(checked, checked.resolved_deployment())
     plan.studies[study_name].pairs = []  # whole cells only
     paths = {"plan": folder / "plan.json", "table": folder / "table.csv", "cells": folder / "cells"}
     paths["plan"].write_text(json.dumps(plan.studies[study_name].stated()))

@@ -61,12 +61,18 @@ def _no_studies_elsewhere():
     places.look_in([])
 
 
+def planned(study: Path) -> expansion.Plan:
+    """Plan a study for a machine that has everything."""
+    values = config_files.read([], {"studies": [str(study)], "deployment": "host"})
+    deployment = values.resolved_deployment()
+    return expansion.plan(values, deployment, lacking=lambda group, cell: None)
+
+
 def plan_of(folder: Path, entries: str, variants: str = EAGER) -> expansion.Plan:
     """Plan a study in ``folder``, with these models (YAML), for a machine that has everything."""
     study = folder / "own-study.yaml"
     study.write_text(small_study("Own", entries, variants))
-    values = {**config_files.load(), "studies": [str(study)], "deployment": "host"}
-    return expansion.plan(config_files.checked(values), lacking=lambda group, cell: None)
+    return planned(study)
 
 
 def refusal(folder: Path, entries: str, variants: str = EAGER) -> str:
@@ -202,10 +208,7 @@ def test_the_documents_example_can_be_planned(tmp_path):
     (study,) = [code for code in re.findall(r"```yaml\n(.*?)```", text, re.S) if "mine.py" in code]
     (tmp_path / "mine.py").write_text(model)
     (tmp_path / "nets.yaml").write_text(study)
-    values = {**config_files.load(), "studies": [str(tmp_path / "nets.yaml")], "deployment": "host"}
-    plan = expansion.plan(config_files.checked(values), lacking=lambda group, cell: None).studies[
-        "nets"
-    ]
+    plan = planned(tmp_path / "nets.yaml").studies["nets"]
     compared = {(pair.model, pair.variant, pair.baseline) for pair in plan.pairs}
     assert {baseline for _, _, baseline in compared} == {"eager", "ddp"}
     assert len(compared) == 4

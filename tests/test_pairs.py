@@ -208,14 +208,14 @@ def test_predicting(launch, quick):
 
 
 def test_sides_in_images(launch, watched):
-    settings = {"arguments": {}, "unpack": False}
+    settings = recipes.ImageSettings(unpack=False)
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
     image = recipes.image("torch", "current", settings)
     containers.ensure(image, settings)
     it = launch(*(replace(side, deployment="apptainer") for side in BOTH), root=watched)
-    plan = {"stack": "current", "settings": settings}
+    plan = containers.planned("current", settings)
     files.write_json(it.folder.parents[1] / "plan" / "images.json", plan)
     sides = measured(it)["sides"]
     assert turns(it)[:4] == [(0, 2), (0, 2), (1, 1), (1, 1)]

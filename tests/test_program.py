@@ -168,7 +168,7 @@ PAIRS = "pairs: {restarts: 1, compare: [{variant: mine, baseline: eager}]}\n"
 def planned(deployment: str = "host") -> expansion.Plan:
     """Return the plan of the study `own`."""
     config = config_files.read([], {"studies": ["own"], "deployment": deployment})
-    return expansion.plan(config)
+    return expansion.plan(config, config.resolved_deployment())
 
 
 @pytest.fixture
@@ -197,7 +197,8 @@ def test_it_is_run_as_a_side_alone(study):
 
 def test_the_deployment_that_was_typed_is_typed_again(study):
     changes = {"studies": ["own"], "deployment": "host", "timeout_seconds": 60}
-    plan = expansion.plan(config_files.read([], changes), [], changes)
+    config = config_files.read([], changes)
+    plan = expansion.plan(config, config.resolved_deployment(), [], changes)
     assert plan.studies["own"].arguments[2:] == ["deployment=host"]
 
 

@@ -14,6 +14,7 @@ from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch import launcher, slurm, slurm_cluster, slurm_job
 from parbench.plan import config_files, expansion, places, state, writing
+from parbench.plan.configuration import Config, HardwareSlurm
 from workspace import ROOT, add_pairs
 
 slurm_site = pytest.importorskip(
@@ -40,7 +41,7 @@ SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 
 
 @pytest.fixture
-def config() -> dict:
+def config() -> Config:
     """Return config.yaml for the partitions above."""
     value = config_files.load()
     value["slurm"]["partition"] = "gpu"
@@ -58,16 +59,16 @@ def config() -> dict:
     return config_files.checked(value)
 
 
-def line(config: dict, name: str, **asked) -> str:
+def line(config: Config, name: str, **asked) -> str:
     """Return the sbatch line of a hardware, as the plugin makes it."""
-    settings = slurm.settings(config, name) | asked
-    hardware = config_files.hardware(name, config)
+    settings = config.slurm_of(name).model_copy(update=asked)
+    hardware = config.hardware[name].called(name)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
 
 
-def missing(config: dict, name: str, **asked) -> str | None:
-    settings = slurm.settings(config, name) | asked
-    return slurm.missing(SITE, config_files.hardware(name, config), settings)
+def missing(config: Config, name: str, **asked) -> str | None:
+    settings = config.slurm_of(name).model_copy(update=asked)
+    return slurm.missing(SITE, config.hardware[name].called(name), settings)
 
 
 # ---------------------------------------------------------------- resources
@@ -131,12 +132,12 @@ def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, a
 
 def test_a_partition_that_does_not_exist_is_named_with_its_key(config, tmp_path):
     base, own = ROOT / "config.yaml", tmp_path / "mine.yaml"
-    config["slurm"]["partition"] = "gpus"
+    config.slurm.partition = "gpus"
     expected = "^config.yaml: slurm.partition: there is no partition 'gpus'; did you mean 'gpu"
     with pytest.raises(ParbenchError, match=expected):
         slurm.check(SITE, config, [base], "a100x2")
     own.write_text("hardware: {cpu8: {slurm: {partition: nope}}}")
-    config["hardware"]["cpu8"]["slurm"]["partition"] = "nope"
+    config.hardware["cpu8"].slurm.partition = "nope"
     with pytest.raises(ParbenchError, match="mine.yaml: hardware.cpu8.slurm.partition: there is"):
         slurm.check(SITE, config, [base, own], "cpu8")
 
@@ -346,10 +347,10 @@ def test_what_the_plugin_starts_waits_for_the_controller(monkeypatch, tmp_path, 
 def planned(monkeypatch, tmp_path) -> expansion.Plan:
     """Return the quickstart's plan, in a work folder without results."""
     monkeypatch.chdir(tmp_path)
-    config = config_files.checked(config_files.load())
-    settled = {**config, "deployment": "host", "reason": "", "auto": False}
-    settled["override"] = {"quickstart": {"seeds": [0, 1]}}
-    return expansion.plan(settled, lacking=lambda group, cell: None)
+    override = {"quickstart": {"seeds": [0, 1]}}
+    config = config_files.read([], {"deployment": "host", "override": override})
+    deployment = config.resolved_deployment()
+    return expansion.plan(config, deployment, lacking=lambda group, cell: None)
 
 
 def took(name: str, seconds: float) -> None:
@@ -361,7 +362,7 @@ def took(name: str, seconds: float) -> None:
 def test_the_walltime_of_a_cell(planned, config):
     name = next(cell for cell in planned.cells if "swin.eager.cpu1.s0" in cell)
     twin = next(cell for cell in planned.cells if "swin.eager.cpu1.s1" in cell)
-    config["hardware"]["cpu1"]["slurm"] = {"partition": "cpu"}
+    config.hardware["cpu1"].slurm = HardwareSlurm(partition="cpu")
     epochs = planned.cells[name].training.epochs
 
     def walltime() -> int:
@@ -375,7 +376,7 @@ def test_the_walltime_of_a_cell(planned, config):
     assert walltime() == slurm.FIXED_MINUTES + 20
     took(twin, 10**6)
     assert walltime() == 36 * 60  # no longer than the partition allows
-    config["slurm"]["minutes"] = 7
+    config.slurm.minutes = 7
     assert walltime() == 7
 
 
@@ -384,9 +385,10 @@ def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     add_pairs(monkeypatch, tmp_path, "{compare: [{variant: ddp, baseline: eager}]}")
     for name in ("cpu1", "cpu2"):
-        config["hardware"][name]["slurm"] = {"partition": "cpu", "memory_mib": 1000}
-    settled = {**config, "studies": ["laharsh-cpu"], "deployment": "host", "reason": ""}
-    plan = expansion.plan({**settled, "auto": False}, lacking=lambda group, cell: None)
+        config.hardware[name].slurm = HardwareSlurm(partition="cpu", memory_mib=1000)
+    config.studies, config.deployment = ["laharsh-cpu"], "host"
+    deployment = config.resolved_deployment()
+    plan = expansion.plan(config, deployment, lacking=lambda group, cell: None)
     one, twin, *_ = plan.studies["laharsh-cpu"].pairs[0].cells
 
     def asked() -> dict:
@@ -395,7 +397,7 @@ def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
     line = slurm_site.sbatch_line(asked())
     assert "-p cpu -t 30 --mem 3000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=2 " in line
     assert "--exclusive" not in line
-    config["slurm"]["exclusive"] = True
+    config.slurm.exclusive = True
     assert "--exclusive" in slurm_site.sbatch_line(asked())
     assert asked()["runtime"] == slurm.PAIR_MINUTES + slurm.FIXED_MINUTES
     took(twin, 600)

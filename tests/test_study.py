@@ -298,7 +298,8 @@ def previewed(tmp_path, monkeypatch):
     def lines(name: str, **changes) -> list[str]:
         changes |= {"studies": [str(tmp_path / f"{name}.yaml")], "available": {"cpu": 2}}
         config = config_files.read([], changes | {"deployment": "host"})
-        return [line.strip() for line in preview.preview(expansion.plan(config), name)]
+        plan = expansion.plan(config, config.resolved_deployment())
+        return [line.strip() for line in preview.preview(plan, name)]
 
     yield lines
     places.look_in([])

@@ -27,6 +27,7 @@ from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained, source
 from parbench.deploy import containers, deployment, recipes
+from parbench.deploy.deployment import DeployedSoftware
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.launch import devices, run_lock, slurm, slurm_cluster
@@ -143,8 +144,8 @@ class WorkflowRun:
         self.called, on_slurm = called, called.on_slurm
         if on_slurm or not called.main:  # of the plugin: to submit, and within a job
             slurm_cluster.become_patient()
-        config = config_files.read(called.configfiles, called.changes)
-        self.config = deployment.settle(config, called.apptainer)
+        self.config = config_files.read(called.configfiles, called.changes)
+        self.deployment = self.config.resolved_deployment(called.apptainer)
         if called.main:
             self._tell_triggers()
             self._take_lock()
@@ -152,7 +153,7 @@ class WorkflowRun:
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
         self.plan = self._plan()
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
-        self.preparing = slurm.preparing(self.config, self.cluster)
+        self.preparing = slurm.preparing(self.config.slurm, self.cluster)
         self.asked: set[str] = set()  # the cells in Snakemake's graph of jobs
         self.started = time.time()
         if called.dry:
@@ -179,20 +180,21 @@ class WorkflowRun:
             return writing.plan_of(called.cell, config)
         # What cells lack depends on what runs them: a cluster or this machine. A job of a run uses
         # what was found when that run began.
+        software = DeployedSoftware(self.deployment)
         if self.cluster is not None:
-            lacking = slurm.lacking(self.cluster, config, called.configfiles)
+            lacking = slurm.lacking(self.cluster, config, called.configfiles, software)
         elif called.main:
-            lacking = expansion.lacking_here(config)
+            lacking = expansion.lacking_here(config, software)
         else:
-            lacking = expansion.lacking_as_planned(config["studies"])
+            lacking = expansion.lacking_as_planned(config.studies)
         # Only the report needs claims, after hours of training: find a typo now.
         consistency.stated_claims()
-        return expansion.plan(config, called.configfiles, called.changes, lacking)
+        return expansion.plan(config, self.deployment, called.configfiles, called.changes, lacking)
 
     @property
     def prepares_here(self) -> bool:
         """Whether preparation and report run where Snakemake runs, not as Slurm jobs."""
-        return self.config["slurm"]["prepare"] == "submit"
+        return self.config.slurm.prepare == "submit"
 
     # ------------------------------------------------------------ a cell's job
 
@@ -282,16 +284,16 @@ class WorkflowRun:
     @property
     def report_image(self) -> str | list:
         """The digest file of the image that makes tables and report; none on the host."""
-        if not deployment.in_images(self.config):
+        if not self.deployment.in_images:
             return []
-        image = recipes.image("report", self.config["stack"], self.config["images"])
+        image = recipes.image("report", self.plan.stack, self.plan.images)
         return _digest_file(image)
 
     @property
     def inside_report_image(self) -> str:
         """The command prefix for programs that make tables and report; empty on the host."""
         run = "python scripts/images.py run report --plan results/plan/images.json --"
-        return run if deployment.in_images(self.config) else ""
+        return run if self.deployment.in_images else ""
 
     def certificates(self, wildcards: Any) -> list[str]:
         """Return the certificates for a table's study."""
@@ -306,7 +308,7 @@ class WorkflowRun:
         used_images = {
             state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups
         }
-        alone = deployment.place(self.config).deployment
+        alone = self.deployment.label
         labels = {alone if image is None else image.label for image in used_images}
         return [str(certificate.path(label)) for label in sorted(labels)]
 
@@ -332,8 +334,8 @@ class WorkflowRun:
 
     def certified_python(self, wildcards: Any) -> list[str]:
         """Return the arguments that name the Python of the user's own; none without one."""
-        place = deployment.place(self.config)
-        return ["--python", place.python] if place.python else []
+        python = self.deployment.python
+        return [] if python is None else ["--python", python]
 
     # ------------------------------------------------------------ what decides an input's bytes
 
@@ -343,7 +345,7 @@ class WorkflowRun:
         Whoever changes the conversion raises CONVERSION of its kind. For a local folder its bytes
         count, not its times: if this rule runs, so do all cells of the dataset.
         """
-        spec = self._known("datasets", wildcards.dataset)
+        spec = self._entry("dataset", self.plan.datasets, wildcards.dataset)
         conversion = source.load(spec["kind"]).CONVERSION
         try:
             digest = state.source_digest(wildcards.dataset, self.plan)
@@ -355,22 +357,22 @@ class WorkflowRun:
 
     def weights_source(self, wildcards: Any) -> str:
         """Return the same for published weights, and their model's code, which names blocks."""
-        spec = self._known("weights", wildcards.weights)
+        spec = self._entry("weight", self.plan.weights, wildcards.weights)
         model = provenance.combined(provenance.closure(models.module(spec["model"])))
         return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
 
-    def _known(self, key: str, name: str) -> dict:
-        if name not in self.config[key]:
-            near = nearest(name, list(self.config[key]))
-            raise WorkflowError(f"error: unknown {key.removesuffix('s')} {name!r}{near}")
-        return {part: value for part, value in self.config[key][name].items() if part != "urls"}
+    @staticmethod
+    def _entry(kind: str, entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+        if name not in entries:
+            raise WorkflowError(f"error: unknown {kind} {name!r}{nearest(name, list(entries))}")
+        return {part: value for part, value in entries[name].items() if part != "urls"}
 
     # ------------------------------------------------------------ at the start and the end
 
     def begin(self) -> None:
         """Write cells and plans, and print what will happen."""
         writing.write(self.plan)
-        deployment.keep(self.config, self.called.apptainer)
+        deployment.keep(self.deployment, self.called.apptainer)
         to_train = self._to_train()
         sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
         for image in {state.image_of(side, self.plan) for side in sides} - {None}:
@@ -403,7 +405,7 @@ class WorkflowRun:
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
                   f"are built {containers.COST}")  # fmt: skip
         try:
-            budget = self.config["budget_minutes"]
+            budget = self.config.budget_minutes
             lines = forecast(self.plan, trained, budget) or ["no cell is to be trained"]
         except ParbenchError as error:  # evidence of an earlier run; training does not need it
             count = f"{len(trained)} cell{'s' * (len(trained) != 1)} to train"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from parbench import cache
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build
-from parbench.deploy.recipes import Image, image, of_cell
+from parbench.deploy.recipes import Image, ImageSettings, image, of_cell
 from parbench.files import read_record
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,7 +18,7 @@ USUAL = ("torch", "horovod", "report")
 COST = "in some six minutes on two idle cores, 20 GB"  # all USUAL ones and what they are based on
 
 
-def obstacle(stack: str, settings: dict) -> str | None:
+def obstacle(stack: str, settings: ImageSettings) -> str | None:
     """Return why cells of ``stack`` do not run in images unless a user asks for it; else None.
 
     Ignores images that only some studies need.
@@ -27,7 +29,7 @@ def obstacle(stack: str, settings: dict) -> str | None:
         return None if any_built else "bundle/ holds no images of this stack"
     if all(one.facts for one in images):
         return None
-    docker = settings["arguments"].get("bootstrap") == "docker"
+    docker = settings.arguments.get("bootstrap") == "docker"
     return apptainer.cannot_build(debootstrap=not docker) or (
         f"its images are not built yet; `deployment: apptainer` builds them first, {COST}"
     )
@@ -36,7 +38,7 @@ def obstacle(stack: str, settings: dict) -> str | None:
 # ---------------------------------------------------------------- ensure
 
 
-def ensure(wanted: Image, settings: dict) -> dict:
+def ensure(wanted: Image, settings: ImageSettings) -> dict[str, Any]:
     """Build the image unless it exists, and return its facts and ``path``, a file or a folder.
 
     Concurrent calls build it once. Raises ParbenchError.
@@ -44,15 +46,16 @@ def ensure(wanted: Image, settings: dict) -> dict:
     apptainer.require(f"the image {wanted.label} is needed")
     # Starting from the file decompresses it each time: importing torch takes 6.4 s instead of 2.8.
     # The base image is never started, so it is not unpacked.
-    unpack = settings["unpack"] and wanted.parent is not None
+    unpack = settings.unpack and wanted.parent is not None
     if wanted.facts is None or (unpack and not wanted.is_unpacked):
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
             if wanted.facts is None:
                 if wanted.parent is not None:
-                    ensure(wanted.parent, {**settings, "unpack": False})
-                build.make(wanted, settings["arguments"].get("mirror"))
+                    ensure(wanted.parent, replace(settings, unpack=False))
+                build.make(wanted, settings.arguments.get("mirror"))
             if unpack and not wanted.is_unpacked:
                 build.unpack(wanted)
+    assert wanted.facts is not None
     return {**wanted.facts, "path": str(wanted.unpacked if unpack else wanted.path)}
 
 
@@ -74,7 +77,7 @@ def recheck(wanted: Image) -> None:
 
 
 def inside(
-    wanted: Image, settings: dict, words: list[str], temporary: Path
+    wanted: Image, settings: ImageSettings, words: list[str], temporary: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command that runs ``words`` in the image, in this folder, and its environment.
 
@@ -100,7 +103,7 @@ def work_folders(*more: Path) -> list[Path]:
     return folders
 
 
-def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
+def of_sides(cell: Cell | Pair, plan: Path) -> list[dict[str, Any] | None]:
     """Ensure the image of each side of ``cell`` and return their facts; None without image.
 
     ``plan``: results/plan/images.json, written by the workflow.
@@ -111,7 +114,12 @@ def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
     return [ensure(of_cell(side, settings), settings) for side in cell.sides]
 
 
-def read_plan(path: Path) -> tuple[str, dict]:
+def planned(stack: str, settings: ImageSettings) -> dict[str, Any]:
+    """Return the content of results/plan/images.json."""
+    return {"stack": stack, "settings": asdict(settings)}
+
+
+def read_plan(path: Path) -> tuple[str, ImageSettings]:
     """Read results/plan/images.json; return (stack, settings)."""
     plan = read_record(path, "stack", "settings")
-    return plan["stack"], plan["settings"]
+    return plan["stack"], ImageSettings(**plan["settings"])

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from parbench import interpreter, packages, strategies
 from parbench.cell import Cell
 from parbench.deploy import apptainer, containers, host_environment
+from parbench.deploy.recipes import ImageSettings
 from parbench.errors import ParbenchError
 from parbench.files import read_json, user_path, write_json
 from parbench.interpreter import Interpreter
@@ -23,100 +25,113 @@ from parbench.software import Software
 KEPT = Path("results/deployment.json")
 
 
-def settle(config: dict, typed: bool = False) -> dict:
-    """Return ``config`` with `deployment` resolved to apptainer, host or {python: path}, and with a
-    `reason` and the `interpreter` at that path, or None.
+@dataclass(frozen=True)
+class Deployment:
+    """Where the software of a configuration's cells comes from.
+
+    ``label``: what cells say of it, apptainer, host or that of a Python of the user's own, the
+    ``interpreter``; ``reason``: why it is this one; ``auto``: whether the configuration left it
+    open.
+    """
+
+    label: str
+    stack: str
+    images: ImageSettings
+    reason: str
+    auto: bool = False
+    interpreter: Interpreter | None = None
+
+    @property
+    def in_images(self) -> bool:
+        """Whether cells run in images."""
+        return self.label == "apptainer"
+
+    @property
+    def python(self) -> str | None:
+        """The path of the user's own Python; None without one."""
+        return None if self.interpreter is None else self.interpreter.path
+
+    def __str__(self) -> str:
+        """Say where cells run, and why."""
+        if self.interpreter is not None:
+            return f"cells run with {self.stack}: {self.reason}"
+        place = "in Apptainer images" if self.in_images else "in this machine's own environment"
+        return f"cells run {place}, stack {self.stack}: {self.reason}"
+
+
+def of_python(path: str, settings: ImageSettings) -> Deployment:
+    """Return the deployment in the Python at ``path``; ParbenchError if it cannot run cells."""
+    # Links stay: the program of a virtual environment is one.
+    found = interpreter.required(os.path.abspath(user_path(path)))
+    reason = "`deployment` says so"
+    return Deployment(found.label, found.stack, settings, reason, interpreter=found)
+
+
+def resolve(
+    asked: Literal["auto", "apptainer", "host"],
+    stack: str,
+    settings: ImageSettings,
+    typed: bool = False,
+) -> Deployment:
+    """Return the deployment that the configuration's ``asked`` means here.
 
     ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
-    for and none runs here, or for a Python that cannot run cells; it never falls back.
+    for and none runs here; it never falls back.
     """
-    configured, why = config["deployment"], "deployment: apptainer"
-    found = None
-    if isinstance(configured, dict):
-        # Links stay: the program of a virtual environment is one.
-        found = interpreter.required(os.path.abspath(user_path(configured["python"])))
-    if configured != "auto":
-        answer = {"deployment": configured, "reason": "`deployment` says so"}
+    why = "deployment: apptainer"
+    if asked != "auto":
+        label, reason = asked, "`deployment` says so"
     elif KEPT.exists():
-        answer, why = _kept(), f"this folder's cells run in images ({KEPT})"
+        label, reason = _kept()
+        why = f"this folder's cells run in images ({KEPT})"
     elif typed:
-        answer = {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
-        why = "--sdm apptainer"
+        label, reason, why = "apptainer", "--sdm apptainer was typed", "--sdm apptainer"
     else:
-        answer = _found(config)
-    if answer["deployment"] == "apptainer":
+        label, reason = _found(stack, settings)
+    if label == "apptainer":
         apptainer.require(why)
-    return {**config, **answer, "auto": configured == "auto", "interpreter": found}
+    return Deployment(label, stack, settings, reason, auto=asked == "auto")
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a cell says of where its software comes from; ``python``: a path, or None."""
-
-    stack: str
-    deployment: str
-    python: str | None
-
-
-def place(config: dict) -> Place:
-    """Return the place of the cells of the settled ``config``."""
-    found: Interpreter | None = config.get("interpreter")
-    if found is None:
-        return Place(config["stack"], config["deployment"], None)
-    return Place(found.stack, found.label, found.path)
-
-
-def _kept() -> dict:
+def _kept() -> tuple[str, str]:
+    """Return the label and the reason that are recorded."""
     answer = read_json(KEPT)
     if not isinstance(answer, dict) or answer.get("deployment") not in ("apptainer", "host"):
         raise ParbenchError(f"{KEPT}: names no deployment; delete it, it is made anew")
-    return {"deployment": answer["deployment"], "reason": answer.get("reason", "")}
+    return answer["deployment"], answer.get("reason", "")
 
 
-def _found(config: dict) -> dict:
+def _found(stack: str, settings: ImageSettings) -> tuple[str, str]:
+    """Return the label that this machine suggests, and the reason."""
     installed = apptainer.probe()
-    trouble = installed.trouble or containers.obstacle(config["stack"], config["images"])
+    trouble = installed.trouble or containers.obstacle(stack, settings)
     if trouble is not None:
-        return {"deployment": "host", "reason": trouble}
-    reason = f"Apptainer {installed.version} runs images here, and they are built"
-    return {"deployment": "apptainer", "reason": reason}
+        return "host", trouble
+    return "apptainer", f"Apptainer {installed.version} runs images here, and they are built"
 
 
-def described(config: dict) -> str:
-    """Say where cells run, and why."""
-    if (found := config.get("interpreter")) is not None:
-        return f"cells run with {found.stack}: {config['reason']}"
-    place = "in Apptainer images" if in_images(config) else "in this machine's own environment"
-    return f"cells run {place}, stack {config['stack']}: {config['reason']}"
-
-
-def keep(config: dict, typed: bool) -> None:
+def keep(deployment: Deployment, typed: bool) -> None:
     """Print where cells run, and record what `auto` found."""
-    deployment, found = config["deployment"], config.get("interpreter")
-    print(f"parbench: {described(config)}")
-    if config["auto"]:
+    print(f"parbench: {deployment}")
+    if deployment.auto:
         if KEPT.exists():
             print(f"parbench: ({KEPT} keeps that; delete it to look again)")
         else:
-            write_json(KEPT, {"deployment": deployment, "reason": config["reason"]})
-    if typed and not in_images(config):
-        where = "on the host" if found is None else f"with {found.path}"
+            write_json(KEPT, {"deployment": deployment.label, "reason": deployment.reason})
+    if typed and not deployment.in_images:
+        path = deployment.python
+        where = "on the host" if path is None else f"with {path}"
         print(f"parbench: --sdm apptainer changes nothing in a folder whose cells run {where}")
 
 
-def in_images(config: dict) -> bool:
-    """Return whether cells of the settled ``config`` run in images."""
-    return config["deployment"] == "apptainer"
-
-
 class DeployedSoftware(Software):
-    """The software available to cells of the settled ``config``: in images, on the host, or that of
-    a Python of the user's own."""
+    """The software available to cells of ``deployment``: in images, on the host, or that of a
+    Python of the user's own."""
 
-    def __init__(self, config: dict):
-        self.in_images = in_images(config)
-        self.gpu = config["images"]["arguments"].get("gpu", "none")
-        self.interpreter: Interpreter | None = config.get("interpreter")
+    def __init__(self, deployment: Deployment):
+        self.in_images = deployment.in_images
+        self.gpu = deployment.images.arguments.get("gpu", "none")
+        self.interpreter = deployment.interpreter
         self.elsewhere = self.in_images or self.interpreter is not None
 
     def without_horovod(self) -> str | None:
@@ -129,7 +144,7 @@ class DeployedSoftware(Software):
         """Return why cells lack optional packages; None if they have them."""
         # Texts are tokenized on the host even if cells run elsewhere.
         reason = None if self.elsewhere and name != "text" else super().without(name, module)
-        return reason or (self._lacking(module) if self.interpreter is not None else None)
+        return reason or self._lacking(module)
 
     def without_torch(self, stack: str, least: str) -> str | None:
         """Return why cells have no torch of version ``least`` or later; None if they have one."""
@@ -145,7 +160,8 @@ class DeployedSoftware(Software):
         return None if self.interpreter is None else self._lacking(*_modules(cell))
 
     def _lacking(self, *modules: str) -> str | None:
-        lacking = self.interpreter.lacking(modules)
+        """Return what the user's own Python lacks; None without one."""
+        lacking = self.interpreter and self.interpreter.lacking(modules)
         return lacking and f"needs {', '.join(modules)}, and {lacking}"
 
     def without_programs(self) -> str | None:
@@ -199,8 +215,8 @@ class CompletedSoftware(DeployedSoftware):
     an environment of parbench stays as it is.
     """
 
-    def __init__(self, config: dict):
-        super().__init__(config)
+    def __init__(self, deployment: Deployment):
+        super().__init__(deployment)
         self.stack = host_environment.entered()
 
     def without_horovod(self) -> str | None:

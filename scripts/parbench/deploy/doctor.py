@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parbench import cache, distribution, machine
-from parbench.deploy import apptainer, containers, host_environment
+from parbench.deploy import apptainer, containers, host_environment, recipes
 from parbench.software import Software
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -150,7 +150,7 @@ def _apptainer() -> Check:
         return Check("Apptainer", MISSING, installed.trouble, costs, mend)
     text = f"{installed.version} ({installed.program}), runs images"
     if (problem := apptainer.cannot_build()) is None:
-        waiting = containers.obstacle("current", {"arguments": {}})
+        waiting = containers.obstacle("current", recipes.ImageSettings())
         return Check("Apptainer", OK, f"{text}, builds them" + f"; {waiting}" * bool(waiting))
     costs += ", unless its images are in the cache (docs/images.md)"
     return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, mend)

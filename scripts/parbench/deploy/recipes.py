@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from parbench import cache, strategies
 from parbench.cell import Cell
@@ -22,6 +23,17 @@ RECIPES = Path(__file__).resolve().parents[3] / "containers"
 LAYOUT = 2  # raise it when images built by older versions must not be used any more
 # Arguments of a recipe that `images.arguments` of the configuration may set.
 BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """`images` of the configuration.
+
+    ``arguments``: the build arguments that it states; ``unpack``: whether images are unpacked.
+    """
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    unpack: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Image:
         return self.beside(".unpacked")
 
     @property
-    def facts(self) -> dict | None:
+    def facts(self) -> dict[str, Any] | None:
         """{label, python, packages, sha256} of an existing image; None if it does not exist."""
         exists = self.path.is_file() and self.beside(".json").is_file()
         keys = ("label", "python", "packages", "sha256")
@@ -88,12 +100,12 @@ def names(stack: str) -> list[str]:
     )
 
 
-def image(name: str, stack: str, settings: dict) -> Image:
-    """Return the image ``name`` of ``stack``; ``settings`` is `images` of the configuration."""
-    return _image(name, stack, tuple(sorted(settings["arguments"].items())))
+def image(name: str, stack: str, settings: ImageSettings) -> Image:
+    """Return the image ``name`` of ``stack``."""
+    return _image(name, stack, tuple(sorted(settings.arguments.items())))
 
 
-def of_cell(cell: Cell, settings: dict) -> Image:
+def of_cell(cell: Cell, settings: ImageSettings) -> Image:
     """Return the image in which ``cell`` runs."""
     name = strategies.image(cell.strategy.name, cell.model.name)
     return image(name, cell.stack, settings)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from parbench import machine
 from parbench.cell import Cell, Hardware, Pair
-from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_job
 from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
 from parbench.plan import config_files, state
+from parbench.plan.configuration import Config, Slurm
 from parbench.plan.expansion import Lacking, Plan, lacking_packages
 from parbench.software import Software
 from parbench.words import nearest
@@ -54,35 +54,31 @@ KEYS = (
 # ---------------------------------------------------------------- what the cluster lacks
 
 
-def lacking(
-    cluster: Cluster, config: dict, files: list[Path], software: Software | None = None
-) -> Lacking:
-    """Return a function that says what ``cluster`` lacks for a cell.
+def lacking(cluster: Cluster, config: Config, files: list[Path], software: Software) -> Lacking:
+    """Return a function that says what ``cluster`` or ``software`` lack for a cell.
 
-    ``files``: those that ``config`` was read from, for messages; ``software``: by default what is
-    there in the deployment of ``config``. The function raises ParbenchError for a partition that
-    does not exist, which Slurm would refuse job by job.
+    ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
+    for a partition that does not exist, which Slurm would refuse job by job.
     """
-    software = software or deployment.DeployedSoftware(config)
     check_once = functools.cache(lambda name: check(cluster, config, files, name))
 
     def reason(group: str, cell: Cell) -> str | None:
         hardware = cell.hardware
         check_once(hardware.name)
-        problem = missing(cluster, hardware, settings(config, hardware.name))
+        problem = missing(cluster, hardware, config.slurm_of(hardware.name))
         return problem or lacking_packages(cell, software)
 
     return reason
 
 
-def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
+def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
     """Return why a cell on ``hardware`` can never start on ``cluster``; None if it can.
 
     Nodes that are down or busy count as available, since they come back.
     """
     if hardware.device == "mps":
         return machine.missing(hardware, {"nodes": hardware.nodes})
-    partition = cluster.partition(asked["partition"])
+    partition = cluster.partition(asked.partition)
     offered = cluster.nodes_of(partition)
     request = resources(hardware, asked, cluster)
     cores, memory = request["cpus_per_task"], request.get("mem_mb", 0)
@@ -104,15 +100,16 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
     return f"needs {nodes}{', '.join(needs)} ({supply})"
 
 
-def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
+def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> None:
     """Raise ParbenchError, naming the key, if the partition of hardware ``name`` does not exist.
 
     Accounts, QoS and constraints are checked by sbatch: see `doctor.py --slurm`.
     """
-    value = settings(config, name)["partition"]
+    value = config.slurm_of(name).partition
     if cluster.partition(value) is not None:
         return
-    of_hardware = "partition" in config["hardware"][name].get("slurm", {})
+    own = config.hardware[name].slurm
+    of_hardware = own is not None and "partition" in own.model_fields_set
     key = ["hardware", name, "slurm", "partition"] if of_hardware else ["slurm", "partition"]
     partitions = list(cluster.partitions)
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
@@ -124,12 +121,7 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
 # ---------------------------------------------------------------- what a cell asks for
 
 
-def settings(config: dict, name: str) -> dict:
-    """Return `slurm` of config.yaml, overridden by that of the hardware ``name``."""
-    return {**config["slurm"], **config["hardware"][name].get("slurm", {})}
-
-
-def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[str, int | str]:
+def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> dict[str, int | str]:
     """Return the plugin's resources for ``hardware`` with the settings ``asked``; no walltime.
 
     ``cluster`` supplies the default partition and the site's spelling of GPU types. It is None on a
@@ -137,21 +129,21 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     """
     devices, nodes = hardware.devices, hardware.nodes
     on_gpus = hardware.device == "cuda"
-    partition = cluster.partition(asked["partition"]) if cluster else None
+    partition = cluster.partition(asked.partition) if cluster else None
     offered = cluster.nodes_of(partition) if cluster else []
     request: dict[str, int | str | None] = {
         "nodes": nodes,
         "cpus_per_task": machine.cores_of(hardware),
-        "mem_mb": devices * asked["memory_mib"],
-        "slurm_partition": partition.name if partition else asked["partition"],
-        "slurm_account": asked["account"],
-        "constraint": asked["constraint"],
-        "qos": asked["qos"],
+        "mem_mb": devices * asked.memory_mib,
+        "slurm_partition": partition.name if partition else asked.partition,
+        "slurm_account": asked.account,
+        "constraint": asked.constraint,
+        "qos": asked.qos,
     }
     if offered and not any(node.memory_mib for node in offered):
         request["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
     # A requeued job appends to its log.
-    extra = ["--open-mode=append", *(["--exclusive"] if asked["exclusive"] else [])]
+    extra = ["--open-mode=append", *(["--exclusive"] if asked.exclusive else [])]
     if nodes > 1:
         # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
         request |= {"tasks": nodes, "mpi": "srun"}
@@ -163,9 +155,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
         gpus = shlex.quote(f"{kind}:{devices}" if kind else str(devices))
         # Not by the plugin's resources: it refuses types with a hyphen, which NVML's names have.
         # It also refuses a --gres in slurm_extra, unless the shell takes quotes off.
-        extra.append(
-            f"'--gres'=gpu:{gpus}" if asked["gpus"] == "gres" else f"--gpus-per-node={gpus}"
-        )
+        extra.append(f"'--gres'=gpu:{gpus}" if asked.gpus == "gres" else f"--gpus-per-node={gpus}")
     request["slurm_extra"] = " ".join(extra)
     return {key: value for key, value in request.items() if value is not None}
 
@@ -189,18 +179,17 @@ def within(minutes: int, partition: Partition) -> int:
     return min(minutes, partition.minutes or minutes)
 
 
-def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
+def preparing(slurm: Slurm, cluster: Cluster | None) -> dict[str, int | str]:
     """Return the resources of preparing and reporting jobs; none if Snakemake runs them itself."""
-    slurm = config["slurm"]
-    if slurm["prepare"] == "submit":
+    if slurm.prepare == "submit":
         return {}
-    request = {**PREPARE, "slurm_partition": slurm["prepare"]}
-    if slurm["account"] is not None:
-        request["slurm_account"] = slurm["account"]
-    partition = cluster.partition(slurm["prepare"]) if cluster else None
+    request = {**PREPARE, "slurm_partition": slurm.prepare}
+    if slurm.account is not None:
+        request["slurm_account"] = slurm.account
+    partition = cluster.partition(slurm.prepare) if cluster else None
     if partition:
         request["runtime"] = within(request["runtime"], partition)
-    if cluster and not any(n.memory_mib for n in cluster.nodes if slurm["prepare"] in n.partitions):
+    if cluster and not any(n.memory_mib for n in cluster.nodes if slurm.prepare in n.partitions):
         del request["mem_mb"]
     return request
 
@@ -221,7 +210,7 @@ class Requests:
     def __init__(
         self,
         plan: Plan,
-        config: dict,
+        config: Config,
         cluster: Cluster | None,
         left: Mapping[str, list[str]],
     ):
@@ -232,9 +221,9 @@ class Requests:
     def _walltime(self, name: str) -> int:
         """Return minutes: configured, or from earlier runs of its group, or from its size."""
         cell = self.plan.cells[name]
-        slurm = settings(self.config, largest(cell).name)
-        if slurm["minutes"] is not None:
-            return slurm["minutes"]
+        slurm = self.config.slurm_of(largest(cell).name)
+        if slurm.minutes is not None:
+            return slurm.minutes
         if longest := self._longest.get(name):
             return math.ceil(longest / 60 * RESERVE) + FIXED_MINUTES
         if isinstance(cell, Pair):
@@ -244,7 +233,7 @@ class Requests:
         training = cell.training
         if training.steps is not None:
             samples = min(samples, training.steps * training.global_batch)
-        seconds = training.epochs * samples / slurm["least_samples_per_second"]
+        seconds = training.epochs * samples / slurm.least_samples_per_second
         return math.ceil(seconds / 60) + FIXED_MINUTES
 
     @functools.cached_property
@@ -257,8 +246,8 @@ class Requests:
         return longest_by_cell
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
-        hardware = config_files.hardware(name, self.config)
-        return resources(hardware, settings(self.config, name), self.cluster)
+        hardware = self.config.hardware[name].called(name)
+        return resources(hardware, self.config.slurm_of(name), self.cluster)
 
     def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
         """Return the resources without walltime. The sides of a pair are loaded at once: their

@@ -31,6 +31,7 @@ from parbench.deploy.doctor import LIMITED, MISSING, OK, Check
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.plan import config_files
+from parbench.plan.configuration import Config, Slurm
 
 MINUTES = 60  # shown for cells whose walltime depends on their size
 LOCKS = Check(
@@ -46,24 +47,24 @@ def examine(configfiles: list[Path]) -> Iterator[Check]:
     config = config_files.read(configfiles)
     files = [config_files.ROOT / "config.yaml", *configfiles]
     cluster = slurm_cluster.ask()
-    studies = map(config_files.study, config["studies"])
+    studies = map(config_files.study, config.studies)
     used = {variant.hardware for study in studies for variant in study.variants.values()}
     yield LOCKS
-    yield from _limits(config["slurm"])
-    for name in config["hardware"]:
+    yield from _limits(config.slurm)
+    for name in config.hardware:
         yield _hardware(cluster, config, files, name, name in used)
 
 
-def _limits(settings: dict) -> Iterator[Check]:
+def _limits(settings: Slurm) -> Iterator[Check]:
     """Yield a check for each account and QoS that lets a user queue fewer jobs than a run does."""
     if shutil.which("sacctmgr") is None:
         return
     user = [f"user={getpass.getuser()}"]
-    user += [f"account={settings['account']}"] if settings["account"] else []
+    user += [f"account={settings.account}"] if settings.account else []
     questions = {"account": ["assoc", *user, "format=account,maxsubmitjobs,grpsubmitjobs"]}
-    if settings["qos"]:
+    if settings.qos:
         names = "format=name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
-        questions["QoS"] = ["qos", f"name={settings['qos']}", names]
+        questions["QoS"] = ["qos", f"name={settings.qos}", names]
     jobs = _profile_file()["jobs"]
     for kind, words in questions.items():
         # Fails where there is no accounting, and then there are no limits.
@@ -80,7 +81,7 @@ def _limits(settings: dict) -> Iterator[Check]:
 
 
 def _hardware(
-    cluster: slurm_cluster.Cluster, config: dict, files: list[Path], name: str, used: bool
+    cluster: slurm_cluster.Cluster, config: Config, files: list[Path], name: str, used: bool
 ) -> Check:
     """Return the sbatch line for the hardware ``name``, with Slurm's verdict."""
     label = f"{name}, in use" if used else name
@@ -89,14 +90,14 @@ def _hardware(
     except ParbenchError as error:
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
-    hardware = config_files.hardware(name, config)
-    settings = slurm.settings(config, name)
-    minutes = settings["minutes"] or MINUTES
-    runtime = slurm.within(minutes, cluster.partition(settings["partition"]))
+    hardware = config.hardware[name].called(name)
+    settings = config.slurm_of(name)
+    minutes = settings.minutes or MINUTES
+    runtime = slurm.within(minutes, cluster.partition(settings.partition))
     request = slurm.resources(hardware, settings, cluster) | {"runtime": runtime}
     line, refused = sbatch_line(request), None
     try:
-        line = sbatch_line(request | _account(settings["account"]))
+        line = sbatch_line(request | _account(settings.account))
     except ParbenchError as error:
         refused = str(error)
     if (reason := slurm.missing(cluster, hardware, settings)) is not None:
@@ -105,7 +106,7 @@ def _hardware(
         return Check(label, LIMITED, line, costs, mend)
     accepted, verdict = (False, refused) if refused else judged(line)
     if accepted:
-        each = "" if settings["minutes"] else "; -t is each cell's own"
+        each = "" if settings.minutes else "; -t is each cell's own"
         return Check(label, OK, f"{line}  # accepted: {verdict}{each}")
     mend = f"config.yaml: slurm, or hardware.{name}.slurm"
     by = "Snakemake's Slurm plugin" if refused else "sbatch"

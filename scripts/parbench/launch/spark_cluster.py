@@ -16,7 +16,8 @@ from urllib.request import urlopen
 import psutil
 
 from parbench import variables
-from parbench.deploy import containers, deployment, recipes
+from parbench.deploy import containers, recipes
+from parbench.deploy.deployment import DeployedSoftware, Deployment
 from parbench.errors import ParbenchError
 
 FOLDER = Path("results/spark")
@@ -26,8 +27,8 @@ END_SECONDS = 10.0
 CLOCK_SECONDS = 5.0  # a process's start time may shift by this when the clock is set
 
 
-def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
-    """Start a cluster in the deployment of the settled ``config`` and return its address.
+def up(deployment: Deployment, workers: int, cores: int, memory: str, port: int) -> str:
+    """Start a cluster in ``deployment`` and return its address.
 
     The daemons outlive this process. ``memory``: per worker, in Spark's notation. Raises
     ParbenchError if a cluster exists already or does not come up.
@@ -35,7 +36,7 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
     if _daemons():
         raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
     shutil.rmtree(FOLDER, ignore_errors=True)  # left by a cluster that was killed
-    if lacking := deployment.DeployedSoftware(config).without_spark():
+    if lacking := DeployedSoftware(deployment).without_spark():
         raise ParbenchError(lacking)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
@@ -43,14 +44,16 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
     web_port = _free_port()
     address = f"spark://{HOST}:{port}"
     host_options = ["--host", HOST, "--webui-port"]
-    _start(config, "master", ["Master", *host_options, str(web_port), "--port", str(port)])
+    _start(deployment, "master", ["Master", *host_options, str(web_port), "--port", str(port)])
     try:
         _wait(web_port, 0)
         limits = ["--cores", str(cores), "--memory", memory]
         for number in range(workers):
             name = f"worker{number}"
             work_options = ["--work-dir", str((FOLDER / name).absolute())]
-            _start(config, name, ["Worker", *host_options, "0", *limits, *work_options, address])
+            _start(
+                deployment, name, ["Worker", *host_options, "0", *limits, *work_options, address]
+            )
         _wait(web_port, workers)
     except BaseException:
         down()
@@ -92,19 +95,19 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def _start(config: dict, name: str, words: list[str]) -> None:
+def _start(deployment: Deployment, name: str, words: list[str]) -> None:
     """Start a daemon in its own session and record its process id."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     kind, *options = words
     words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
     spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", **variables.STEADY}
-    if deployment.in_images(config):
+    if deployment.in_images:
         # A common /tmp: executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
         temporary.mkdir(exist_ok=True)
-        image = recipes.image("spark", config["stack"], config["images"])
+        image = recipes.image("spark", deployment.stack, deployment.images)
         command = ["/opt/parbench/bin/spark-class", *words]
-        words, environment = containers.inside(image, config["images"], command, temporary)
+        words, environment = containers.inside(image, deployment.images, command, temporary)
         environment |= {f"APPTAINERENV_{name}": value for name, value in spark_variables.items()}
     else:
         words = [str(Path(sys.executable).with_name("spark-class")), *words]

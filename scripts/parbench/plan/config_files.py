@@ -11,11 +11,10 @@ from typing import Any
 
 import pydantic
 
-from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
 from parbench.plan import places
-from parbench.plan.configuration import Config, HardwareEntry
+from parbench.plan.configuration import Config
 from parbench.plan.places import ROOT, shown
 from parbench.plan.strict_model import Problem, in_file, problem, read_model
 from parbench.plan.study import Study
@@ -72,12 +71,12 @@ def arguments(
     return [*overlay, "--config", f"studies=[{named}]", *values]
 
 
-def read(configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> dict:
+def read(configfiles: Sequence[str | Path] = (), changes: dict[str, Any] | None = None) -> Config:
     """Read config.yaml, lay ``configfiles`` and ``changes`` (of ``--config``) over it, check it."""
     return checked(merged(load(*configfiles), changes or {}), configfiles, changes)
 
 
-def load(*configfiles: str | Path) -> dict:
+def load(*configfiles: str | Path) -> dict[str, Any]:
     """Read config.yaml and lay ``configfiles`` over it; unchecked (see checked)."""
     value = read_yaml(places.ROOT / "config.yaml")
     for file in configfiles:
@@ -86,31 +85,36 @@ def load(*configfiles: str | Path) -> dict:
 
 
 def checked(
-    config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None
-) -> dict:
-    """Return ``config`` if it is valid, its studies by name; ParbenchError names the file that
-    holds the wrong key.
+    config: dict[str, Any],
+    configfiles: Sequence[str | Path] = (),
+    changes: dict[str, Any] | None = None,
+) -> Config:
+    """Return the content ``config`` of config.yaml if it is valid, its studies by name;
+    ParbenchError names the file that holds the wrong key.
 
     ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
     """
     named_in = holder(configfiles, ["studies"], changes)
     config = config | {"studies": _by_name(config.get("studies"), named_in)}
-    if mistake := _mistake(config):
+    try:
+        result = Config.model_validate(config)
+    except pydantic.ValidationError as error:
+        mistake = problem(Config, config, error)
         if said := _emptied(config, configfiles, mistake.keys):
-            raise ParbenchError(said)
+            raise ParbenchError(said) from None
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
         if _holds(changes or {}, keys):
-            raise ParbenchError(f"--config: {mistake}")
-        raise ParbenchError(in_file(mistake, _holder(configfiles, keys)))
+            raise ParbenchError(f"--config: {mistake}") from None
+        raise ParbenchError(in_file(mistake, _holder(configfiles, keys))) from None
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
-    if (stack := config["stack"]) not in stacks:
+    if (stack := result.stack) not in stacks:
         where = holder(configfiles, ["stack"], changes)
         raise ParbenchError(f"{where}: stack: unknown value {stack!r}{nearest(stack, stacks)}")
-    return config
+    return result
 
 
-def _mistake(config: dict) -> Problem | None:
+def _mistake(config: dict[str, Any]) -> Problem | None:
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
@@ -204,8 +208,3 @@ def study(name: str) -> Study:
             "`assumed` if the source leaves it open, else under `settings`"
         )
     return content
-
-
-def hardware(name: str, config: dict) -> Hardware:
-    """Return the hardware that config.yaml lists under ``name``."""
-    return HardwareEntry.model_validate(config["hardware"][name]).called(name)

@@ -17,6 +17,9 @@ from pydantic import (
 from parbench import models
 from parbench.cell import Hardware
 from parbench.data import source
+from parbench.deploy import deployment
+from parbench.deploy.deployment import Deployment
+from parbench.deploy.recipes import ImageSettings
 from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
     AS_WRITTEN,
@@ -98,6 +101,13 @@ class Images(StrictModel):
         "disk space"
     )
 
+    @property
+    def settings(self) -> ImageSettings:
+        """The same for those who must not import pydantic."""
+        stated = self.arguments.stated()
+        arguments = {key: value for key, value in stated.items() if value is not None}
+        return ImageSettings(arguments, self.unpack)
+
 
 class Nodes(StrictModel):
     """How the nodes of one cell reach each other."""
@@ -171,6 +181,10 @@ class Machine(StrictModel):
     )
 
 
+class HardwareSlurm(stated_part(Slurm)):
+    """How cells on one hardware become Slurm jobs, where this differs from `slurm`."""
+
+
 class HardwareEntry(StrictModel):
     """The hardware that a cell runs on."""
 
@@ -188,7 +202,7 @@ class HardwareEntry(StrictModel):
     gpu_model: Short | None = Field(
         None, description="part of the GPU's name, such as A100; default: any model"
     )
-    slurm: stated_part("HardwareSlurm", Slurm) | None = Field(
+    slurm: HardwareSlurm | None = Field(
         None, description="settings that override the common `slurm`"
     )
 
@@ -339,3 +353,15 @@ class Config(StrictModel):
             named = "a path; a Python of your own is named by"
             raise wrong([], f"value {brief(value)!r} is {named} {{python: {brief(value)}}}")
         return value
+
+    def resolved_deployment(self, typed: bool = False) -> Deployment:
+        """Return where cells' software comes from here; ``typed``: `--sdm apptainer` is on the
+        command line. ParbenchError for images or a Python that cannot run."""
+        if isinstance(self.deployment, Python):
+            return deployment.of_python(self.deployment.python, self.images.settings)
+        return deployment.resolve(self.deployment, self.stack, self.images.settings, typed)
+
+    def slurm_of(self, hardware: str) -> Slurm:
+        """Return `slurm`, overridden by that of the entry ``hardware``."""
+        own = self.hardware[hardware].slurm
+        return self.slurm if own is None else self.slurm.model_copy(update=own.stated())

@@ -16,7 +16,8 @@ from typing import Any
 from parbench import machine, models, strategies
 from parbench.cell import Cell, Dataset, Pair, RunSettings, Strategy, Training
 from parbench.data import source
-from parbench.deploy import deployment
+from parbench.deploy.deployment import DeployedSoftware, Deployment
+from parbench.deploy.recipes import ImageSettings
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.plan import (
@@ -44,16 +45,28 @@ class Plan:
     """Everything that a configuration asks for.
 
     ``cells``: every cell by id. ``not_run``: the reason for each cell, by id, that this machine
-    cannot run. ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: where
-    each comes from. ``images``: the content of results/plan/images.json, for the launcher.
+    cannot run. ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: the
+    configuration's entries, as they are stated. ``stack`` and ``images``: what images are made of.
     """
 
     cells: dict[str, Cell | Pair] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, StudyPlan] = field(default_factory=dict)
-    datasets: dict[str, dict] = field(default_factory=dict)
-    weights: dict[str, dict] = field(default_factory=dict)
-    images: dict = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weights: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stack: str = ""
+    images: ImageSettings = field(default_factory=ImageSettings)
+
+    @classmethod
+    def without_cells(cls, config: Config) -> Plan:
+        """Return a plan that has of ``config`` only what its cells are made from."""
+        weights = {name: entry.stated() for name, entry in config.weights.items()}
+        return cls(
+            datasets=config.datasets,
+            weights=weights,
+            stack=config.stack,
+            images=config.images.settings,
+        )
 
     def runnable(self, study: str) -> list[str]:
         """Return the ids of the study's cells that this machine can run."""
@@ -64,13 +77,10 @@ class Plan:
 Lacking = Callable[[str, Cell], str | None]
 
 
-def lacking_here(config: dict, software: Software | None = None) -> Lacking:
-    """Return a function that tells what a group's cells need and this machine lacks.
-
-    ``software``: by default what is there in the deployment of ``config``.
-    """
-    available = machine.available(config["available"])
-    software = software or deployment.DeployedSoftware(config)
+def lacking_here(config: Config, software: Software) -> Lacking:
+    """Return a function that tells what a group's cells need and this machine lacks."""
+    stated = config.available
+    available = machine.available(None if stated == "auto" else stated.stated())
 
     def lacking(group: str, cell: Cell) -> str | None:
         reason = machine.missing(cell.hardware, available) or lacking_packages(cell, software)
@@ -104,34 +114,29 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
     return lambda group, cell: reasons.get(group)
 
 
-def sources(config: dict) -> dict[str, dict]:
-    """Return a Plan's ``datasets``, ``weights`` and ``images`` for ``config``."""
-    images = {"stack": config["stack"], "settings": config["images"]}
-    return {"datasets": config["datasets"], "weights": config["weights"], "images": images}
-
-
 def plan(
-    config: dict,
+    config: Config,
+    deployment: Deployment,
     configfiles: Sequence[str | Path] = (),
-    changes: dict | None = None,
+    changes: dict[str, Any] | None = None,
     lacking: Lacking | None = None,
 ) -> Plan:
-    """Expand all studies of a checked, settled ``config``. ParbenchError names study, key, value.
+    """Expand all studies of ``config`` into cells that run in ``deployment``. ParbenchError names
+    study, key, value.
 
     ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
     them for the commands that rebuild a number. ``lacking`` tells why cells cannot run; by default
     what this machine lacks.
     """
-    parsed_config = Config.model_validate({key: config[key] for key in Config.model_fields})
-    for study in parsed_config.override:
+    for study in config.override:
         if not places.study(study).exists():
             where = config_files.holder(configfiles, ["override", study], changes)
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
-    result = Plan(**sources(config))
-    lacking = lacking or lacking_here(config)
-    for name in parsed_config.studies:
-        expanded = Expansion(name, parsed_config, lacking, deployment.place(config))
+    result = Plan.without_cells(config)
+    lacking = lacking or lacking_here(config, DeployedSoftware(deployment))
+    for name in config.studies:
+        expanded = Expansion(name, config, lacking, deployment)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -148,10 +153,8 @@ class Expansion:
     ``cells`` and ``not_run`` are as in Plan.
     """
 
-    def __init__(
-        self, name: str, config: Config, lacking: Lacking, place: deployment.Place
-    ) -> None:
-        self.name, self.config, self.lacking, self.place = name, config, lacking, place
+    def __init__(self, name: str, config: Config, lacking: Lacking, deployment: Deployment) -> None:
+        self.name, self.config, self.lacking, self.deployment = name, config, lacking, deployment
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override()
         self.where = places.shown(places.study(name))
@@ -213,8 +216,8 @@ class Expansion:
         return StudyPlan(
             schema_version=study_plan.SCHEMA_VERSION,
             study=about.about(self.name, self.study, self.override, self.dataset),
-            stack=self.place.stack,
-            deployment=self.place.deployment,
+            stack=self.deployment.stack,
+            deployment=self.deployment.label,
             groups=list(groups.values()),
             together=list(about.together(self.study, groups, self.where)),
             arguments=arguments,
@@ -274,8 +277,8 @@ class Expansion:
             hardware=device,
             dataset=Dataset(self.dataset, **sample_counts),
             training=Training(**settings),
-            stack=self.place.stack,
-            deployment=self.place.deployment,
+            stack=self.deployment.stack,
+            deployment=self.deployment.label,
             seed=0,
             trained_by=entry.trained_by,
             run=RunSettings(
@@ -286,7 +289,7 @@ class Expansion:
                 connect_seconds=config.nodes.connect_seconds,
                 spark_master=config.spark.master,
                 spark_conf=config.spark.conf,
-                python=self.place.python,
+                python=self.deployment.python,
             ),
         )
         kind = source.load(config.datasets[self.dataset]["kind"])

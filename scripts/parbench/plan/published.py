@@ -362,7 +362,8 @@ def _devices(side: Selection, about: Selection | None) -> int | None:
     return devices * nodes
 
 
-_Part = stated_part("ClaimPart", ClaimTest)
+class ClaimPart(stated_part(ClaimTest)):
+    """What a part of a claim says itself; what all parts share is under `test`."""
 
 
 class Claim(StrictModel):
@@ -375,8 +376,8 @@ class Claim(StrictModel):
         "a study's `claims` name it",
     )
     claim: str = Field(min_length=1, description="what the source says")
-    test: _Part | None = Field(None, description="what all `parts` share; alone, the only part")
-    parts: Annotated[list[_Part], Field(min_length=1)] | None = Field(
+    test: ClaimPart | None = Field(None, description="what all `parts` share; alone, the only part")
+    parts: Annotated[list[ClaimPart], Field(min_length=1)] | None = Field(
         None, description="what each part says, laid over `test`"
     )
     finding: str | None = Field(
@@ -393,7 +394,7 @@ class Claim(StrictModel):
     def _has_whole_parts(self) -> Claim:
         shared = self.test.stated() if self.test else {}
         tests = []
-        for number, part in enumerate(self.parts or ([_Part()] if self.test else [])):
+        for number, part in enumerate(self.parts or ([ClaimPart()] if self.test else [])):
             where = ["parts", number] if self.parts else ["test"]
             stated = shared | part.stated()
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
@@ -168,8 +168,6 @@ class Settings(StrictModel):
 
 
 class _Assumptions(Settings):
-    __doc__ = Settings.__doc__
-
     pretrained: Literal[False] = Field(
         False, description="false: models start from weights drawn by the seed"
     )
@@ -178,9 +176,22 @@ class _Assumptions(Settings):
     )
 
 
-# What a study may set for its cells, and what it may assume; both keep spelling and order.
-Layer = Annotated[stated_part("Layer", Settings), AS_WRITTEN, PlainSerializer(dict)]
-Assumed = Annotated[stated_part("Assumed", _Assumptions), AS_WRITTEN, PlainSerializer(dict)]
+class StatedSettings(stated_part(Settings)):
+    """Some settings of the training loop, and how much of its dataset it uses."""
+
+
+class StatedAssumptions(stated_part(_Assumptions)):
+    """Settings that the source leaves open, as they are assumed."""
+
+
+# What a study may set for its cells, and what it may assume; both keep spelling and order, so that
+# their values are mappings, which these models only check.
+if TYPE_CHECKING:
+    Layer = dict[str, Any]
+    Assumed = dict[str, Any]
+else:
+    Layer = Annotated[StatedSettings, AS_WRITTEN, PlainSerializer(dict)]
+    Assumed = Annotated[StatedAssumptions, AS_WRITTEN, PlainSerializer(dict)]
 
 
 def defaults() -> dict[str, Any]:

@@ -163,7 +163,7 @@ def image_of(cell: Cell, plan: Plan) -> recipes.Image | None:
     """Return the image that ``cell`` runs in; None on the host."""
     if cell.deployment != "apptainer":
         return None
-    return recipes.of_cell(cell, plan.images["settings"])
+    return recipes.of_cell(cell, plan.images)
 
 
 @functools.cache

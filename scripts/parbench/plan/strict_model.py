@@ -72,15 +72,15 @@ Distinct = pydantic.AfterValidator(_distinct)
 Names = Annotated[list[str], Field(min_length=1), Distinct]
 
 
-def stated_part(name: str, model: type[StrictModel]) -> type[StrictModel]:
-    """Return a model with the fields of ``model``, all of them optional."""
+def stated_part(model: type[StrictModel]) -> type[StrictModel]:
+    """Return a base class with the fields of ``model``, all of them optional."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
         drop_default = (lambda schema: schema.pop("default")) if field.is_required() else None
         default = None if field.is_required() else field.default
         field_info = Field(default, description=field.description, json_schema_extra=drop_default)
         fields[key] = (Annotated[(field.annotation, field_info, *field.metadata)], field_info)
-    return create_model(name, __base__=StrictModel, __doc__=model.__doc__, **fields)
+    return create_model(model.__name__, __base__=StrictModel, **fields)
 
 
 # --- errors ---

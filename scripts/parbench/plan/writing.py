@@ -4,12 +4,15 @@ back for the job of one cell."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from parbench import cell as cells
+from parbench.deploy import containers
 from parbench.files import json_text, write_atomically
 from parbench.models.libraries import file as model_files
-from parbench.plan import expansion, places
+from parbench.plan import places
+from parbench.plan.configuration import Config
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 
@@ -25,13 +28,13 @@ def write(plan: Plan) -> None:
         _write_changed(plan_folder / f"{name}.json", study.stated())
     _write_changed(plan_folder / "datasets" / "specs.json", plan.datasets)
     _write_changed(plan_folder / "weights.json", plan.weights)
-    _write_changed(plan_folder / "images.json", plan.images)
+    _write_changed(plan_folder / "images.json", containers.planned(plan.stack, plan.images))
 
 
-def plan_of(cell_id: str, config: dict) -> Plan:
+def plan_of(cell_id: str, config: Config) -> Plan:
     """Return a plan of ``config`` with only this cell, as ``write`` wrote it, and no studies."""
     cell = cells.read(folder(cell_id) / "cell.json")
-    return Plan(cells={cell_id: cell}, **expansion.sources(config))
+    return replace(Plan.without_cells(config), cells={cell_id: cell})
 
 
 def _write_changed(path: Path, value: dict) -> None:

@@ -21,7 +21,6 @@ from rocrate.model import ContextEntity, Entity
 from rocrate.rocrate import ROCrate
 
 from parbench.data import kept
-from parbench.deploy import deployment
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
@@ -253,11 +252,12 @@ def main() -> None:
     if arguments.out.exists():
         raise ParbenchError(f"{arguments.out}: is there already; move or delete it, or say --out")
     changes = config_files.laid_over(arguments.config)
-    config = deployment.settle(config_files.read(arguments.configfile, changes))
-    lacking = expansion.lacking_as_planned(config["studies"])
-    plan = expansion.plan(config, arguments.configfile, changes, lacking)
+    config = config_files.read(arguments.configfile, changes)
+    lacking = expansion.lacking_as_planned(config.studies)
+    deployment = config.resolved_deployment()
+    plan = expansion.plan(config, deployment, arguments.configfile, changes, lacking)
     crate = Crate(plan, finished(plan))
     crate.describe(arguments.license)
-    crate.add_actions(inputs(plan, config["stack"], arguments.configfile), arguments.agent)
+    crate.add_actions(inputs(plan, config.stack, arguments.configfile), arguments.agent)
     crate.write(arguments.out)
     print(f"{arguments.out}  {len(crate.runs)} cells")

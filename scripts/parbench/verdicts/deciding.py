@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from parbench.arguments import duration, of_snakemake
-from parbench.deploy import deployment
+from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError
 from parbench.files import user_path, write_json
 from parbench.plan import config_files, expansion, pairing, places, state
@@ -190,23 +190,24 @@ def main() -> None:
     if options.report and of_snakemake([w for w in sys.argv[1:] if w != "--report"]).dryrun:
         return
     changes = config_files.laid_over(options.config)
-    config = deployment.settle(config_files.read(options.configfile, changes))
+    config = config_files.read(options.configfile, changes)
+    deployment = config.resolved_deployment()
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
-        lacking = expansion.lacking_as_planned(config["studies"]) if options.report else None
-        return expansion.plan(config, options.configfile, changes, lacking)
+        lacking = expansion.lacking_as_planned(config.studies) if options.report else None
+        return expansion.plan(config, deployment, options.configfile, changes, lacking)
 
     if options.check:
-        sys.exit(_checked(expansion.plan(config, options.configfile, changes)))
+        sys.exit(_checked(expansion.plan(config, deployment, options.configfile, changes)))
     if not options.report:
-        software = deployment.CompletedSoftware(config)  # before anything is timed
+        software = CompletedSoftware(deployment)  # before anything is timed
         lacking = expansion.lacking_here(config, software)
-        _check(expansion.plan(config, options.configfile, changes, lacking))
+        _check(expansion.plan(config, deployment, options.configfile, changes, lacking))
         plan, _ = _decided(planned, options.minutes)
         say("\n".join(_told(plan)))
         return
-    _, measured = _decided(planned, config["budget_minutes"], others)
+    _, measured = _decided(planned, config.budget_minutes, others)
     # A result that was deleted is measured again here: to Snakemake the tables above it are whole.
     if measured:
         arguments = [word for word in sys.argv[1:] if word != "--report"]
