@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
@@ -32,7 +33,7 @@ from parbench.plan.study_plan import About, StudyPlan
 from parbench.runs import records
 from parbench.verdicts import claims, claims_json, terms
 from parbench.verdicts.comparisons import Rebuilt
-from parbench.verdicts.groups import Group, groups_of
+from parbench.verdicts.groups import Group, Kind, Runs, groups_of
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared, Restart, restart
 from shown import collect, pdf_text, render, squeezed
@@ -81,7 +82,7 @@ def group(
         for seed in seeds
     }
     plan = constructed.plan_json(constructed.usual_study(), [own])
-    return groups_of(StudyPlan.of(plan, "plan"), runs)[own.id]
+    return groups_of(StudyPlan.of(plan, "plan"), Runs.of(runs))[own.id]
 
 
 def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
@@ -478,7 +479,15 @@ def test_operators_are_compared_where_the_source_has_their_clock(hardware, answe
 # ---------------------------------------------------------------- pairs that took turns
 
 
-def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf, failed=0, disturbed=0):
+def turns(
+    own: Group,
+    baseline: Group,
+    *ratios: float,
+    kind: Kind = "training",
+    bound=math.inf,
+    failed=0,
+    disturbed=0,
+):
     """Return ``own``, measured to be ``ratios`` times as fast as ``baseline``, by restart."""
     ends = datetime(2030, 1, 1, 8), datetime(2030, 1, 1, 8, 0, 20)
     made = [
@@ -487,7 +496,8 @@ def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf, failed=0,
     ]
     cells = tuple(f"{own.id}.r{each.number}" for each in made)
     compared = Compared(tuple(made), (), cells, {"out of memory": failed} if failed else {})
-    return own.model_copy(update={"pairs": {**own.pairs, baseline.id: compared}})
+    pairs = {kind: {**own.in_turns.of(kind), baseline.id: compared}}
+    return own.model_copy(update={"in_turns": replace(own.in_turns, **pairs)})
 
 
 DDP = group("ddp", CPU2, 60)
@@ -525,7 +535,7 @@ def test_predicting_is_told_by_pairs_of_predicting():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)
     assert judged(claim, EAGER, trained).reason == terms.NO_PAIR
-    predicted = DDP.model_copy(update={"predicting": turns(DDP, EAGER, *SLOW).pairs})
+    predicted = turns(DDP, EAGER, *SLOW, kind="predicting")
     assert judged(claim, EAGER, predicted).verdict == terms.FAILS
 
 
@@ -548,8 +558,8 @@ def test_energy_is_told_by_pairs_that_read_it_and_no_number_of_devices_bounds_it
     times = turns(ddp, eager, *FAST)
     made = judged(claim, eager, times)
     assert (made.verdict, made.reason) == (terms.NOT_TESTED, terms.NO_PAIR)
-    energy = turns(ddp, eager, 3.99, 4.0, 4.01, 4.0).pairs
-    made = judged(claim, eager, times.model_copy(update={"energy": energy}))
+    energy = turns(times, eager, 3.99, 4.0, 4.01, 4.0, kind="energy")
+    made = judged(claim, eager, energy)
     assert answers(made) == [(terms.AS_CLAIMED, terms.AS_PUBLISHED)]
 
 
@@ -665,15 +675,15 @@ def test_what_the_sources_own_numbers_deny_is_impossible():
 
 
 def test_where_equal_sides_differ_pairs_tell_nothing():
-    biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
+    unequal = (1.1, 1.101, 1.1, 1.101)
+    biased = turns(turns(DDP, EAGER, *FAST), DDP, *unequal)
     made = judged(FASTER, EAGER, biased)
     assert (made.verdict, answers(made)) == (terms.NOT_TESTED, [(terms.NOT_COMPARABLE, "")])
     assert "equal sides differ on 2 CPU cores" in made.comparisons[0].reasons[0]
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
     assert judged(FASTER, EAGER, equal).verdict == terms.HOLDS
     # Equal sides of another kind, such as of predicting, vouch for nothing.
-    other = biased.pairs[DDP.id]
-    predicting = turns(DDP, EAGER, *FAST).model_copy(update={"predicting": {DDP.id: other}})
+    predicting = turns(turns(DDP, EAGER, *FAST), DDP, *unequal, kind="predicting")
     assert judged(FASTER, EAGER, predicting).verdict == terms.HOLDS
 
 

@@ -101,7 +101,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
     texts = {
         run.environment.machine.fingerprint: machine_text(run.environment.machine)
         for study in studies
-        for run in study.runs.values()
+        for run in study.runs.alone.values()
     }
 
     machines_by_study = {study.name: machines_of(study.groups) for study in studies}

@@ -36,7 +36,7 @@ Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 
 def figures(study: StudyResults) -> list[dict]:
     """Return the study's figures; none if no cell ended well."""
-    if not any(run.status == OK for run in study.runs.values()):
+    if not any(run.status == OK for run in study.runs.alone.values()):
         return []
     makers = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
     learning, *others = (make(study) for make in makers)

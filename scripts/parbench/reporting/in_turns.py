@@ -145,7 +145,7 @@ def _uncertified(study: StudyResults, compared: Compared) -> list[str]:
     """Return why some side of a comparison is not certified, each reason once."""
     if study.proofs is None:
         return []
-    runs = (study.all_runs[cell] for cell in compared.cells if cell in study.all_runs)
+    runs = (study.runs.pairs[cell] for cell in compared.cells if cell in study.runs.pairs)
     return study.proofs.problems(each for run in runs for each in run.trained)
 
 

@@ -52,7 +52,7 @@ def environments(studies: list[StudyResults]) -> Environments:
     """Return the studies' distinct environments, named E1, E2, ... as they appear."""
     by_pairs: Environments = {}
     for study in studies:
-        for run in study.all_runs.values():
+        for run in study.runs.all.values():
             for environment in run.environments:
                 pairs, name = _environment_pairs(environment), f"E{len(by_pairs) + 1}"
                 by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
@@ -151,7 +151,7 @@ def cells_table(study: StudyResults, known: Environments) -> dict:
         f"t-{study.name}-cells",
         "Cells",
         [("", ["Cell"]), ("", columns)],
-        [_cell_row(study, run, known) for run in study.runs.values()],
+        [_cell_row(study, run, known) for run in study.runs.alone.values()],
         empty="No cell has run.",
     )
 
@@ -171,7 +171,7 @@ def _cell_row(study: StudyResults, run: Run, known: Environments) -> list[TableC
 
 def restarts_table(study: StudyResults, known: Environments) -> dict | None:
     """Return the table of all restarts of a study's pairs, which decide; None without any."""
-    if not study.pair_runs:
+    if not study.runs.pairs:
         return None
     columns = [
         "Status",
@@ -183,7 +183,7 @@ def restarts_table(study: StudyResults, known: Environments) -> dict | None:
         "Commit",
         "Code",
     ]
-    cell = next(iter(study.pair_runs))
+    cell = next(iter(study.runs.pairs))
     of_cell = {
         cell: f"{pair.variant} with {pair.baseline}" for pair in study.pairs for cell in pair.cells
     }
@@ -192,7 +192,7 @@ def restarts_table(study: StudyResults, known: Environments) -> dict | None:
         f"t-{study.name}-restarts",
         "Restarts of pairs",
         [("", ["Restart", "Compares"]), ("", columns)],
-        [_restart_row(run, of_cell[cell], known) for cell, run in study.pair_runs.items()],
+        [_restart_row(run, of_cell[cell], known) for cell, run in study.runs.pairs.items()],
         caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
         "is, with how many slices were disturbed. Load of others: the share of the time of its "
         "cores that other programs and the hypervisor took, over all slices. The command that "
@@ -269,7 +269,7 @@ def _settings(group: Group) -> list[list[str]]:
 
 def _cell_panel(study: StudyResults, cell: str, known: Environments) -> dict:
     """Return everything about one cell, formatted."""
-    run = study.runs[cell]
+    run = study.runs.alone[cell]
     status, reason = status_text(run.status), run.reason
     return {
         "id": cell,

@@ -67,7 +67,7 @@ def _names(studies: list[StudyResults]) -> str:
 
 def timestamp(studies: list[StudyResults]) -> int:
     """Return the PDF's date: the last run's end in seconds since 1970; 0 without runs."""
-    ends = [run.finished for study in studies for run in study.all_runs.values()]
+    ends = [run.finished for study in studies for run in study.runs.all.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
 

@@ -116,7 +116,7 @@ def _software(study: StudyResults) -> str:
 def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
     # By path: studies may share cells; each file of evidence has runs of its own.
     runs = {
-        study.cells_folder / cell: run for study in studies for cell, run in study.all_runs.items()
+        study.cells_folder / cell: run for study in studies for cell, run in study.runs.all.items()
     }
     restarts = sum(isinstance(run, PairRun) for run in runs.values())
     counts = [count(len(runs) - restarts, "cell")]
@@ -173,7 +173,7 @@ def _study_table(studies: list[StudyResults]) -> dict:
         name_cell = TableCell(file, link=anchor("study", study.name))
         digest_cells = [TableCell(digest)] if has_evidence else []
         count_cells = (whole(verdicts[name]) for name in names)
-        rows.append([name_cell, *digest_cells, whole(len(study.runs)), *count_cells])
+        rows.append([name_cell, *digest_cells, whole(len(study.runs.alone)), *count_cells])
     columns = [*(["Digest of evidence"] if has_evidence else []), "Cells", *names]
     return make_table(
         "t-studies", "Studies", [("", ["Study"]), ("", columns)], rows, empty="No study."
@@ -199,5 +199,5 @@ def evidence(studies: list[StudyResults]) -> dict | None:
 
 
 def _machines(study: StudyResults) -> list[str]:
-    machines = (run.environment.machine for run in study.all_runs.values())
+    machines = (run.environment.machine for run in study.runs.all.values())
     return list(dict.fromkeys(map(machine_text, machines)))

@@ -12,7 +12,6 @@ from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
-from parbench.runs.records import PairRun, Run
 from parbench.verdicts.groups import Group, at_hand, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
@@ -26,10 +25,10 @@ class StudyResults:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
-    the table's, by (group, metric); ``runs``: the runs by cell; ``pairs``: the plan's, and
-    ``pair_runs``: the runs of their restarts, by cell; ``proofs``: their certificates;
-    ``evidence``: what the plan says of the file it was unpacked from (scripts/evidence.py), which
-    brings its own cells and certificates. ParbenchError if something is missing or broken.
+    the table's, by (group, metric); ``runs``: of its cells and of the restarts of its pairs;
+    ``pairs``: the plan's; ``proofs``: their certificates; ``evidence``: what
+    the plan says of the file it was unpacked from (scripts/evidence.py), which brings its own cells
+    and certificates. ParbenchError if something is missing or broken.
     """
 
     def __init__(
@@ -49,10 +48,8 @@ class StudyResults:
         self.study, self.stack, self.deployment = plan.study, plan.stack, plan.deployment
         self.arguments, self.name, self.tables = plan.arguments, plan.study.name, plan.study.tables
         self.has_source = plan.study.published is not None
-        self.runs = read_runs(plan, self.cells_folder, plan.groups)
-        self.pairs = plan.pairs
-        self.pair_runs = read_runs(plan, self.cells_folder, plan.pairs)
-        self.by_id = groups_of(plan, self.runs | self.pair_runs, at_hand(self.cells_folder))
+        self.runs, self.pairs = read_runs(plan, self.cells_folder), plan.pairs
+        self.by_id = groups_of(plan, self.runs, at_hand(self.cells_folder))
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan.groups)]
@@ -78,11 +75,6 @@ class StudyResults:
     def cell_panel(self, cell: str) -> str:
         """Return the anchor of a cell's details; two studies may have the same cell."""
         return anchor("c", self.name, cell)
-
-    @property
-    def all_runs(self) -> dict[str, Run | PairRun]:
-        """Runs of cells and of restarts of pairs, by cell."""
-        return self.runs | self.pair_runs
 
     # ---------------------------------------------------------------- groups and rows
 

@@ -9,12 +9,21 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter, methodcaller
-from typing import Any
+from typing import TypedDict, Unpack
 
 from parbench.runs.parts import Epoch, Inference, Memory, Operator, Profiled
 from parbench.runs.records import Run, Trained
 
-Read = Callable[[Run | Trained], float | None]
+Read = Callable[[Run], float | None]
+
+
+class _More(TypedDict, total=False):
+    """Further fields of a metric."""
+
+    optional: bool
+    named: bool
+    of: str
+    on_gpus: bool
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ class Metric:
     clocked: bool = False
     optional: bool = False  # no row if no run has a value
     named: bool = False  # a row only in tables that name it
-    of_sides: bool = False  # read from sides of pairs, too, where no run of its own has a value
+    # From a side of a pair, where no run of its own has a value; None: it is not read from sides.
+    read_side: Callable[[Trained], float | None] | None = None
     on_gpus: bool = False  # alone
     of: str = "one"  # model, "several" trained together, or "any" number of models
 
@@ -47,6 +57,10 @@ class Metric:
     def is_score(self) -> bool:
         """Whether it is a share of the test images; scores are compared by their difference."""
         return self.kind == "accuracy"
+
+    def value(self, run: Run) -> float | None:
+        """Return its value in one run; None if it was not measured, or one run is not enough."""
+        return self.read(run) if self.read else None
 
 
 # By kind of operator profile: its part that is compared with published operators.
@@ -87,25 +101,25 @@ def _accuracy(name: str, label: str) -> Metric:
     return Metric(name, label, "fraction", "accuracy", True, attrgetter(name))
 
 
-def _seconds(name: str, label: str, read: Read | None = None, **more: Any) -> Metric:
+def _seconds(name: str, label: str, read: Read | None = None, **more: Unpack[_More]) -> Metric:
     read = read or attrgetter(name)
     return Metric(name, label, "s", "absolute", read=read, clocked=True, **more)
 
 
-def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
+def _throughput(name: str, label: str, read: Read, **more: Unpack[_More]) -> Metric:
     return Metric(name, label, "samples/s", "absolute", True, read, clocked=True, **more)
 
 
-def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
+def _memory(of_a: str, where: str, label: str, **more: Unpack[_More]) -> Metric:
     def read(run: Run | Trained) -> float | None:
         entries = getattr(run.peak_memory_mib, where, ())
         return max((entry.mib for entry in entries if entry.mib is not None), default=None)
 
-    name = f"peak_memory_{of}_mib"
-    return Metric(name, label, "MiB", "absolute", read=read, of_sides=True, **more)
+    name = f"peak_memory_{of_a}_mib"
+    return Metric(name, label, "MiB", "absolute", read=read, read_side=read, **more)
 
 
-def _memory_of(kind: str, label: str, read: Callable[[Memory], float]) -> Metric:
+def _memory_of(kind: str, label: str, read: Callable[[Memory], float | None]) -> Metric:
     """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
 
     def fullest(run: Run | Trained) -> float | None:
@@ -114,17 +128,21 @@ def _memory_of(kind: str, label: str, read: Callable[[Memory], float]) -> Metric
         known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
         return read(max(known, key=attrgetter("mib"))) if known else None
 
-    more = {"read": fullest, "optional": True, "of_sides": True}
-    return Metric(f"memory_{kind}_mib", label, "MiB", "absolute", **more)
+    name = f"memory_{kind}_mib"
+    return Metric(name, label, "MiB", "absolute", read=fullest, read_side=fullest, optional=True)
 
 
-def _activations(entry: Memory) -> float:
-    return max(0.0, entry.mib - (entry.baseline_mib + entry.dataset_mib + entry.state_mib))
+def _activations(entry: Memory) -> float | None:
+    before, dataset, state = entry.baseline_mib, entry.dataset_mib, entry.state_mib
+    if entry.mib is None or before is None or dataset is None or state is None:
+        return None
+    return max(0.0, entry.mib - (before + dataset + state))
 
 
 def _batch_seconds(run: Run) -> float | None:
-    steps = run.steps_per_epoch and run.steps_per_epoch * len(run.epoch_seconds)
-    return run.train_seconds and run.train_seconds / steps
+    if run.train_seconds is None or run.steps_per_epoch is None:
+        return None
+    return run.train_seconds / (run.steps_per_epoch * len(run.epoch_seconds))
 
 
 def _inference_batch_seconds(run: Run) -> float | None:
@@ -134,16 +152,25 @@ def _inference_batch_seconds(run: Run) -> float | None:
 
 def _mfu(run: Run) -> float | None:
     flops, best = map(run.number, ("flops_per_sample", "best_flops_per_second"))
-    if flops is None or best is None:
+    speed = run.samples_per_second
+    if flops is None or best is None or speed is None:
         return None
     devices = run.cell.hardware.devices * run.cell.hardware.nodes
-    return flops * run.samples_per_second / (best * devices)
+    return flops * speed / (best * devices)
 
 
-def _optional(name: str, label: str, unit: str = "", **more: Any) -> Metric:
+def _optional(name: str, label: str, unit: str = "", on_gpus: bool = False) -> Metric:
     """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
-    read, clocked = methodcaller("number", name), unit not in ("", "MiB")
-    return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True, **more)
+    return Metric(
+        name,
+        label,
+        unit,
+        "absolute",
+        read=methodcaller("number", name),
+        clocked=unit not in ("", "MiB"),
+        optional=True,
+        on_gpus=on_gpus,
+    )
 
 
 def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
@@ -264,9 +291,9 @@ _ALL = (
         "J",
         "absolute",
         read=attrgetter("joules_per_sample"),
+        read_side=attrgetter("joules_per_sample"),
         clocked=True,
         optional=True,
-        of_sides=True,
         on_gpus=True,
     ),
     Metric(

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import (
@@ -49,8 +49,10 @@ from parbench.runs.parts import (
 )
 from parbench.words import brief, plain
 
+_Kind = TypeVar("_Kind", Cell, Pair)
 
-def _as(kind: type, value: Any) -> Any:
+
+def _as(kind: type[_Kind], value: Any) -> _Kind:
     try:
         cell = cells.of(value)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -163,9 +165,10 @@ class Run(Extended):
     @property
     def joules_per_sample(self) -> float | None:
         """The energy of a sample; None if unknown, or if other models share the accelerators."""
-        if self.beside or self.energy_joules is None:
+        energy, speed, time = self.energy_joules, self.samples_per_second, self.train_seconds
+        if self.beside or energy is None or speed is None or time is None:
             return None
-        return self.energy_joules / (self.samples_per_second * self.train_seconds)
+        return energy / (speed * time)
 
     @property
     def machines(self) -> list[str]:
@@ -221,7 +224,8 @@ class PairRun(Record):
 
     def _joules_per_sample(self, side: int) -> float | None:
         own = [entry for entry in self.slices if entry.side == side and not self.cell.inference]
-        if not own or None in (joules := [entry.joules for entry in own]):
+        joules = [entry.joules for entry in own if entry.joules is not None]
+        if not own or len(joules) < len(own):
             return None
         return sum(joules) / sum(entry.samples for entry in own)
 
@@ -246,7 +250,7 @@ def seconds(started: str, finished: str) -> float:
     return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
 
 
-def of(content: Any, where: str) -> Run | PairRun:
+def of(content: object, where: str) -> Run | PairRun:
     """Return the run that the ``content`` of a metrics.json describes, its texts safe to show.
     Raises a ParbenchError that begins with ``where`` if it describes none."""
     if not isinstance(content, dict):

@@ -9,7 +9,7 @@ from parbench.plan import consistency, expansion, places
 from parbench.runs import records
 from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
-from parbench.verdicts.groups import groups_of
+from parbench.verdicts.groups import Runs, groups_of
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.tables import Measured
@@ -22,7 +22,7 @@ def measured(plan: expansion.Plan, name: str, done: Collection[str] = ()) -> Mea
     cells = [cell for cell in study_plan.runnable() if cell in done]
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     source = PublishedSource.read(study_plan.study.published, places.published_files())
-    return Measured(study_plan, groups_of(study_plan, runs), source)
+    return Measured(study_plan, groups_of(study_plan, Runs.of(runs)), source)
 
 
 def judged(

@@ -20,18 +20,21 @@ from parbench.plan.study import Tolerance
 from parbench.plan.study_plan import About
 from parbench.runs.metrics import METRICS, Metric
 from parbench.verdicts import judging, sequential, terms
-from parbench.verdicts.groups import Group, compared, rates
+from parbench.verdicts.groups import Group, Kind, compared, rates
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.vouching import void
 
-# The attribute of a group that holds the pairs for a metric.
-TURNS = {
-    **dict.fromkeys(("train_seconds", "total_seconds"), "pairs"),
-    **dict.fromkeys(("epoch_seconds", "samples_per_second"), "pairs"),
+# The kind of pairs that measure a metric.
+TURNS: dict[str, Kind] = {
+    "train_seconds": "training",
+    "total_seconds": "training",
+    "epoch_seconds": "training",
+    "samples_per_second": "training",
     "joules_per_sample": "energy",
-    **dict.fromkeys(("inference_seconds", "inference_samples_per_second"), "predicting"),
+    "inference_seconds": "predicting",
+    "inference_samples_per_second": "predicting",
 }
 # Those of them that are of a sample or an epoch: how many epochs are trained does not matter.
 PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
@@ -86,8 +89,8 @@ class Ratio:
         return self.over.configuration, self.under.configuration
 
     @property
-    def turns(self) -> tuple[tuple[Group, Group], str]:
-        """Its sides, and the attribute of a group that holds pairs of its metric."""
+    def turns(self) -> tuple[tuple[Group, Group], Kind]:
+        """Its sides, and the kind of pairs that measure its metric."""
         return (self.over, self.under), TURNS[self.metric]
 
     @property
@@ -324,9 +327,9 @@ def _failures(pair: Compared | None, sides: Iterable[Group]) -> list[str]:
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
     """Return the pair of two groups and the ratio of their times or rates, ``over`` divided by
     ``under``; None and None if they took no turns."""
-    attribute = TURNS.get(metric.name)
-    for variant, baseline in ((over, under), (under, over)) if attribute else ():
-        if pair := getattr(variant, attribute).get(baseline.id):
+    kind = TURNS.get(metric.name)
+    for variant, baseline in ((over, under), (under, over)):
+        if kind and (pair := variant.in_turns.of(kind).get(baseline.id)):
             gain = pair.series if variant is over else pair.series.inverse()
             if metric.name in PER_SAMPLE:
                 gain = gain.times(rates(over, under))

@@ -8,19 +8,57 @@ import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from parbench.errors import ParbenchError
 from parbench.plan.selection import Configuration
-from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
+from parbench.plan.study_plan import PlannedGroup, StudyPlan
 from parbench.runs import records
 from parbench.runs.metrics import Metric
 from parbench.runs.records import PairRun, Run, Trained
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import FAILURES, LEAST_SECONDS, NOT_RUN, OK
+
+# What pairs measure: the times of training, its energy, or the times of predicting.
+Kind = Literal["training", "energy", "predicting"]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs by the ids of their cells: of cells that train alone, and of pairs."""
+
+    alone: Mapping[str, Run]
+    pairs: Mapping[str, PairRun]
+
+    @classmethod
+    def of(cls, runs: Mapping[str, Run | PairRun]) -> Runs:
+        """Return ``runs`` by their kind."""
+        alone = {cell: run for cell, run in runs.items() if isinstance(run, Run)}
+        pairs = {cell: run for cell, run in runs.items() if isinstance(run, PairRun)}
+        return cls(alone, pairs)
+
+    @property
+    def all(self) -> dict[str, Run | PairRun]:
+        """Those of both kinds."""
+        return {**self.alone, **self.pairs}
+
+
+@dataclass
+class InTurns:
+    """The pairs of a group, by the id of the baseline's group."""
+
+    training: dict[str, Compared] = field(default_factory=dict)
+    energy: dict[str, Compared] = field(default_factory=dict)
+    predicting: dict[str, Compared] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> dict[str, Compared]:
+        """Return those of a kind."""
+        kinds = {"training": self.training, "energy": self.energy, "predicting": self.predicting}
+        return kinds[kind]
 
 
 class Group(PlannedGroup):
@@ -35,20 +73,19 @@ class Group(PlannedGroup):
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
     shared: bool = False  # whether other cells ran on such a machine at the same time
-    # Pairs with a baseline, by the id of its group: of training, of its energy, of predicting.
-    pairs: Mapping[str, Compared] = {}
-    energy: Mapping[str, Compared] = {}
-    predicting: Mapping[str, Compared] = {}
+    in_turns: InTurns = InTurns()
     turned: tuple[Trained, ...] = ()
-    __eq__, __hash__ = object.__eq__, object.__hash__
 
-    @classmethod
-    def of(
-        cls, planned: PlannedGroup, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
-    ) -> Group:
-        """Return the group as ``planned``, with its runs; ``found``: its other fields."""
-        measured = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
-        return cls.model_construct(**dict(planned), **measured, **found)
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def pairs(self) -> Mapping[str, Compared]:
+        """Its pairs whose training is timed, by the id of the baseline's group."""
+        return self.in_turns.training
 
     @property
     def ok(self) -> list[Run]:
@@ -157,10 +194,10 @@ class Group(PlannedGroup):
 
     def series(self, metric: Metric) -> Series:
         """Return the metric's values by seed or, if there are none, of restarts of pairs."""
-        values = {run.cell.seed: metric.read(run) for run in self.ok if self.measures(metric)}
+        values = {run.cell.seed: metric.value(run) for run in self.ok if self.measures(metric)}
         measured = {number: value for number, value in values.items() if value is not None}
-        if metric.of_sides and not measured:
-            sides = map(metric.read, self.turned)
+        if metric.read_side and not measured:
+            sides = map(metric.read_side, self.turned)
             if known := [value for value in sides if value is not None]:
                 return Series(dict(enumerate(known)), "restarts")
         return Series(measured, cost=self.seed_seconds, resolution=self.resolution(metric))
@@ -229,30 +266,36 @@ def machines_of(groups: Iterable[Group]) -> tuple[str, ...]:
 
 
 def groups_of(
-    plan: StudyPlan, runs: Mapping[str, Run | PairRun], others: Iterable[Run | PairRun] = ()
+    plan: StudyPlan, runs: Runs, others: Iterable[Run | PairRun] = ()
 ) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
-    ``runs``: by the ids of cells and pairs; ``others``: of whatever else is at hand, which may have
-    run at the same time.
+    ``others``: of whatever else is at hand, which may have run at the same time.
     """
-    pairs_by_group, turned = _turns(plan, runs), _turned(plan, runs)
-    every = {run.cell.id: run for run in (*others, *runs.values())}
-    overlapping, groups = _beside_others(every.values()), {}
+    in_turns, turned = _in_turns(plan, runs.pairs), _turned(plan, runs.pairs)
+    every = {run.cell.id: run for run in (*others, *runs.all.values())}
+    overlapping = _beside_others(every.values())
+    groups: dict[str, Group] = {}
     for planned in plan.groups + plan.together:
+        own_runs: list[Run] = []
+        cell_runs = own_runs
         if planned.not_run:
-            own_runs = cell_runs = []
+            pass
         elif members := [groups[name] for name in planned.members]:
             own_runs = _together(members)
             seeds = {run.cell.seed for run in own_runs}
             every_run = (run for member in members for run in member.runs)
             cell_runs = [run for run in every_run if run.cell.seed in seeds]
         else:
-            own_runs = cell_runs = [runs[cell] for cell in planned.cells]
-        shared = any(run.cell.id in overlapping for run in cell_runs)
-        found = pairs_by_group.get(planned.id, {}) | {"shared": shared}
-        found["turned"] = tuple(turned[planned.id])
-        groups[planned.id] = Group.of(planned, own_runs, cell_runs, **found)
+            own_runs = cell_runs = [runs.alone[cell] for cell in planned.cells]
+        groups[planned.id] = Group.model_construct(
+            **dict(planned),
+            runs=tuple(own_runs),
+            cell_runs=tuple(cell_runs),
+            shared=any(run.cell.id in overlapping for run in cell_runs),
+            in_turns=in_turns[planned.id],
+            turned=tuple(turned[planned.id]),
+        )
     return groups
 
 
@@ -265,7 +308,8 @@ def at_hand(cells: Path) -> Iterator[Run | PairRun]:
 
 def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
     """Return the cells that ran while another one did, on a machine with the same fingerprint."""
-    overlapping, last_by_machine = set(), {}
+    overlapping: set[str] = set()
+    last_by_machine: dict[str, Run | PairRun] = {}
     for run in sorted(runs, key=lambda run: run.started):
         machine = run.environment.machine.fingerprint
         previous = last_by_machine.get(machine)
@@ -276,27 +320,22 @@ def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
     return overlapping
 
 
-def _turns(
-    plan: StudyPlan, runs: Mapping[str, Run | PairRun]
-) -> dict[str, dict[str, dict[str, Compared]]]:
-    """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training), ``energy``
-    and ``predicting``, each by the id of the baseline's group."""
-    ids = _ids(plan)
-    pairs_by_group: dict[str, dict[str, dict[str, Compared]]] = {}
+def _in_turns(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, InTurns]:
+    """Return a plan's pairs by the id of the variant's group."""
+    ids, found = _ids(plan), defaultdict[str, InTurns](InTurns)
     for pair in plan.pairs:
         variant, baseline = (ids[pair.model, name] for name in (pair.variant, pair.baseline))
-        by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "energy": {}, "predicting": {}})
         if pair.inference:
-            by_kind["predicting"][baseline] = Compared.of(pair, runs)
+            found[variant].predicting[baseline] = Compared.of(pair, runs)
         else:
-            by_kind["pairs"][baseline] = Compared.of(pair, runs)
-            by_kind["energy"][baseline] = Compared.of(pair, runs, "joules")
-    return pairs_by_group
+            found[variant].training[baseline] = Compared.of(pair, runs)
+            found[variant].energy[baseline] = Compared.of(pair, runs, "joules")
+    return found
 
 
-def _turned(plan: StudyPlan, runs: Mapping[str, Run | PairRun]) -> dict[str, list[Trained]]:
+def _turned(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, list[Trained]]:
     """Return what was trained in all restarts of a plan's pairs, by the id of its group."""
-    ids, turned = _ids(plan), defaultdict(list)
+    ids, turned = _ids(plan), defaultdict[str, list[Trained]](list)
     for pair in plan.pairs:
         for run in (runs[cell] for cell in pair.cells if cell in runs):
             for number, side in enumerate(run.trained):
@@ -336,28 +375,27 @@ def _all_trained(runs: list[Run]) -> Run:
 def _seconds_in_turn(runs: list[Run]) -> float:
     """Return the seconds to train the models of all ``runs``, one run after the other. A run whose
     model was already trained beside an earlier one is skipped."""
-    total, trained = 0.0, set()
+    total, trained = 0.0, set[str]()
     for run in runs:
         if run.cell.model.name not in trained:
+            assert run.train_seconds is not None  # as it ended well
             trained.update(other.model for other in run.beside)
             total += max([run.train_seconds, *(other.train_seconds for other in run.beside)])
     return total
 
 
-def read_runs(
-    plan: StudyPlan, folder: str | Path, of: Iterable[PlannedGroup | PairGroup]
-) -> dict[str, Run | PairRun]:
-    """Read ``folder``/<cell>/metrics.json of every cell that runs, of some of the plan's groups or
-    pairs; ParbenchError if one is missing."""
-    runs = {}
-    for group in of:
+def read_runs(plan: StudyPlan, folder: str | Path) -> Runs:
+    """Read ``folder``/<cell>/metrics.json of every cell that runs; ParbenchError if one is
+    missing."""
+    runs: dict[str, Run | PairRun] = {}
+    for group in plan.measured:
         for cell in [] if group.not_run else group.cells:
             path = Path(folder) / cell / "metrics.json"
             if not path.exists():
                 command = shlex.join(["snakemake", str(path), *plan.arguments])
                 raise ParbenchError(f"{path}: no such file; make it with: {command}")
             runs[cell] = records.read(path)
-    return runs
+    return Runs.of(runs)
 
 
 # ---------------------------------------------------------------- two groups, seed by seed
@@ -370,7 +408,8 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
     ``but``: keys of their work that may differ.
     """
     base_by_seed = {run.cell.seed: run for run in baseline.runs}
-    values, reasons = {}, group.failures()
+    values: dict[int, float] = {}
+    reasons = group.failures()
     if baseline.not_run:
         reasons.append(f"the baseline {baseline.id} was not run")
     for run in [] if baseline.not_run else group.ok:
@@ -381,10 +420,12 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
             reasons.append(f"the baseline's seed {number}: {FAILURES[base.status]}")
         elif why := _why_not(run, base, metric.is_score, but):
             reasons.append(why)
+        elif (ours := metric.value(run)) is None or (theirs := metric.value(base)) is None:
+            reasons.append(f"seed {number} has no {metric.name}")
         elif metric.is_score:
-            values[number] = metric.read(run) - metric.read(base)
-        elif (value := metric.read(run)) and (base_value := metric.read(base)):
-            values[number] = math.log(value / base_value)
+            values[number] = ours - theirs
+        elif ours and theirs:
+            values[number] = math.log(ours / theirs)
         else:
             reasons.append(f"seed {number} has no {metric.name}")
     return Series(
@@ -417,10 +458,10 @@ def few_steps(steps: int | None) -> str:
     return f"only {steps} steps of an epoch were trained: no accuracy is measured"
 
 
-def _work(run: Run) -> dict[str, Any]:
+def _work(run: Run) -> dict[str, object]:
     training, dataset = run.cell.training, run.cell.dataset
     settings = ("epochs", "steps", "global_batch", "image_size", "mode", "profile")
-    work = {"dataset": dataset.name}
+    work: dict[str, object] = {"dataset": dataset.name}
     work |= {key: getattr(dataset, key) for key in ("train_samples", "test_samples")}
     work |= {key: getattr(training, key) for key in settings}
     return {key: "all" if value is None else value for key, value in work.items()}

@@ -76,7 +76,7 @@ class Measured:
         if group.not_run:
             shown = named or set(DEFAULT_METRICS)
             if any(pair.restarts for pair in group.pairs.values()):
-                sides = (metric for metric in METRICS.values() if metric.of_sides)
+                sides = (metric for metric in METRICS.values() if metric.read_side)
                 shown |= {"speedup"} | {each.name for each in sides if group.series(each).values}
         kept = [
             metric
@@ -106,7 +106,7 @@ class Measured:
                 return Series({}, "restarts")
             factor = IN_TURNS[metric.name](group, self.baseline(group))
             return group.pairs[group.baseline].series.times(factor)
-        if group.not_run and not metric.of_sides:
+        if group.not_run and not metric.read_side:
             return Series({})
         if metric.name == "accuracy_difference":
             return compared(METRICS["test_accuracy"], group, self.baseline(group))
@@ -239,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
     plan = StudyPlan.of(files.read_json(options.plan), options.plan)
     certificates = None if options.certificate is None else Certificates(options.certificate)
     source = PublishedSource.read(plan.study.published, options.published)
-    runs = read_runs(plan, options.cells, plan.measured)
+    runs = read_runs(plan, options.cells)
     measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
         # What only predicts has the weights of a group that is certified itself.

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, Kind
 from parbench.verdicts.pairs import Compared
 
 
 @dataclass(frozen=True)
 class TimedPair:
-    """``group`` compared in turns with ``baseline``; ``turns``: the attribute of a group that holds
-    such pairs: of training, or of predicting."""
+    """``group`` compared in turns with ``baseline``, in training or in predicting."""
 
     group: Group
     baseline: Group
-    turns: str = "pairs"
+    turns: Kind = "training"
 
     @property
     def compared(self) -> Compared:
         """Its restarts."""
-        return getattr(self.group, self.turns)[self.baseline.id]
+        return self.group.in_turns.of(self.turns)[self.baseline.id]
 
     @property
     def variant(self) -> str:
@@ -52,32 +51,33 @@ class TimedPair:
 
 def timed_pairs(groups: Mapping[str, Group]) -> Iterator[TimedPair]:
     """Yield all pairs of training and of predicting, given the ``groups`` by id."""
+    kinds: tuple[Kind, ...] = ("training", "predicting")
     for group in groups.values():
-        for turns in ("pairs", "predicting"):
-            yield from (TimedPair(group, groups[one], turns) for one in getattr(group, turns))
+        for kind in kinds:
+            yield from (TimedPair(group, groups[one], kind) for one in group.in_turns.of(kind))
 
 
 def vouching(
-    groups: Iterable[Group], sides: tuple[Group, Group], turns: str
+    groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind
 ) -> list[tuple[Group, Compared]]:
     """Return the pairs of two equal sides (A/A) that vouch for a pair of ``sides``: of its own
-    kind, which is training, its energy or inference (``turns``, an attribute of a group), the kind
-    of device, and as many of them with as many threads and nodes as one of its sides."""
+    kind, which is training, its energy or predicting (``turns``), the kind of
+    device, and as many of them with as many threads and nodes as one of its sides."""
 
-    def kind(group: Group) -> tuple:
+    def kind(group: Group) -> tuple[str, int, int, int]:
         hardware = group.hardware
         return hardware.device, hardware.devices, hardware.threads, hardware.nodes
 
     kinds = set(map(kind, sides))
-    found = []
+    found: list[tuple[Group, Compared]] = []
     for group in groups:
-        equal = getattr(group, turns).get(group.id)
+        equal = group.in_turns.of(turns).get(group.id)
         if equal is not None and kind(group) in kinds:
             found.append((group, equal))
     return found
 
 
-def void(groups: Iterable[Group], sides: tuple[Group, Group], turns: str) -> str:
+def void(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
     """Return why a pair is void, because equal sides of its kind differ; else empty."""
     for group, equal in vouching(groups, sides, turns):
         if equal.biased:
