@@ -41,7 +41,6 @@ SIZE_SIGNS = {  # beside a direction as claimed
     terms.CANNOT_BE_SHOWN: "",
 }
 BEYOND = 3.0  # a published ratio more than so many times beyond all others leaves the axis
-MIDDLE = {"va": "center_baseline"}
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
@@ -59,11 +58,13 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Line:
-    """A comparison of a claim as drawn: its ``label``, and ``spoken``, its result in words."""
+    """A comparison of a claim as drawn: its ``label``, its measured ``series``, and ``spoken``, its
+    result in words."""
 
     label: str
     part: JudgedPart
     each: Comparison
+    series: Series
     spoken: str
 
 
@@ -104,11 +105,6 @@ class Block:
         return f"Claim {self.number}, {judgement} {comparisons}."
 
 
-def shown(each: Comparison) -> bool:
-    """Return whether a comparison has a number to draw."""
-    return isinstance(each.measured, Series)
-
-
 def parts(head: str, blocks: list[Block], points: bool) -> list[dict]:
     """Return the figure of the study ``head``, as parts that share an axis and break between pages.
 
@@ -147,15 +143,14 @@ def key() -> dict:
 def _edges(line: Line) -> list[float]:
     """Return the values where the direction changes."""
     if line.each.boundaries:
-        return list(map(line.each.measured.shown, line.each.boundaries))
+        return list(map(line.series.shown, line.each.boundaries))
     none = 0.0 if line.part.test.is_of_differences else 1.0
     return [none] if line.part.test.op in (">", "<") else []
 
 
 def _drawn(each: Comparison) -> list[float]:
     """Return the published numbers to draw: the end of an open range is none."""
-    numbers = (number for number in each.published if isinstance(number, float | int))
-    return list(filter(math.isfinite, numbers))
+    return list(filter(math.isfinite, each.published))
 
 
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
@@ -163,8 +158,8 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     everything else, may leave it."""
     values, published = [0.0 if points else 1.0], []
     for line in (line for block in blocks for line in block.lines):
-        marks = (line.each.measured.mean, line.each.bound)
-        values += [*line.each.measured.points, *_edges(line), *filter(None, marks)]
+        marks = (line.series.mean, line.each.bound)
+        values += [*line.series.points, *_edges(line), *filter(None, marks)]
         published += _drawn(line.each)
     low, high = min(values), max(values)
     if points:
@@ -220,21 +215,20 @@ def _draw(
 def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     """Draw a claim from ``at`` down: text, comparisons and verdict."""
     claim, test = block.texts
-    look = {"transform": place, "va": "top"}
-    axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)
-    below = at + LINE * len(claim)
-    axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
+    top = partial(axes.text, transform=place, va="top")
+    middle = partial(axes.text, transform=place, va="center_baseline")
+    top(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15)
+    top(0, at + LINE * len(claim), "\n".join(test), fontsize=6.3, linespacing=1.2)
     for index, text in enumerate(block.verdict):
         y = at + ROW / 2 + LINE * index
-        axes.text(SAYS, y, text, fontsize=6.5, weight="bold", **look | MIDDLE)
+        middle(SAYS, y, text, fontsize=6.5, weight="bold")
     for index, line in enumerate(block.lines):
-        middle = at + ROW * (index + 0.5)
-        _draw_line(axes, line, middle)
-        small = {"transform": place} | MIDDLE
-        axes.text(LABEL, middle, cut(line.label, 26), fontsize=6.5, ha="right", **small)
+        y = at + ROW * (index + 0.5)
+        _draw_line(axes, line, y)
+        middle(LABEL, y, cut(line.label, 26), fontsize=6.5, ha="right")
         sign = f"{LOOKS[line.each.verdict][0]}{SIZE_SIGNS.get(line.each.size, '')}"
         if sign:
-            axes.text(RIGHT + 0.06, middle, sign, fontsize=7.5, weight="bold", **small)
+            middle(RIGHT + 0.06, y, sign, fontsize=7.5, weight="bold")
 
 
 def _draw_line(axes: Axes, line: Line, at: float) -> None:
@@ -246,15 +240,12 @@ def _draw_line(axes: Axes, line: Line, at: float) -> None:
         axes.barh(at, width, left=green[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
     for edge in edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
-    measured, colour = each.measured, LOOKS[each.verdict][1]
-    has_interval = measured.ci_low is not None
-    low, high = (
-        (measured.ci_low, measured.ci_high) if has_interval else (measured.min, measured.max)
-    )
-    style = {"color": colour, "lw": 3.2 if has_interval else 0.8, "alpha": 0.55}
-    axes.plot([low, high], [at, at], solid_capstyle="butt", **style)
-    axes.plot(measured.points, [at] * measured.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
-    axes.plot([measured.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
+    series, colour = line.series, LOOKS[each.verdict][1]
+    low, high = series.outer
+    width = 3.2 if series.ends else 0.8
+    axes.plot([low, high], [at, at], solid_capstyle="butt", color=colour, lw=width, alpha=0.55)
+    axes.plot(series.points, [at] * series.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
+    axes.plot([series.known_mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:
             axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)

@@ -75,9 +75,9 @@ def _measurements(judged: Judged) -> frozenset:
     """Return what tells the measurements apart that a claim rests on: the cells of pairs, or a
     metric and the cells of groups."""
     return frozenset(
-        (part.test.metric, frozenset(cell for side in c.sides for cell in side.cells))
-        if any(ratio.pair is None for ratio in c.ratios)
-        else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells)
+        frozenset(cell for pair in pairs for cell in pair.cells)
+        if len(pairs := [ratio.pair for ratio in c.ratios if ratio.pair]) == len(c.ratios)
+        else (part.test.metric, frozenset(cell for side in c.sides for cell in side.cells))
         for part in judged.parts
         for c in part.judged
         if c.ratios

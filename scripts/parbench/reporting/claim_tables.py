@@ -48,7 +48,7 @@ IMPOSSIBLE_BUT = f"{terms.IMPOSSIBLE}; here {{}}"
 POINTS = " points"
 MOST_PLACES = 5
 
-Value = float | tuple[float, ...] | str | Series | None
+Value = float | tuple[float, ...] | Series
 Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
@@ -98,7 +98,7 @@ def _rebuilt(study: StudyResults, published: list[Published]) -> Rebuilt:
 def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
     """Return the table of claims by machine and grade, which a report on evidence begins with; None
     for another report where all are of one."""
-    texts = {
+    described = {
         run.environment.machine.fingerprint: machine_text(run.environment.machine)
         for study in studies
         for run in study.runs.alone.values()
@@ -108,7 +108,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
 
     def place(each: Judged) -> str:
         names = each.machines or machines_by_study[each.study]
-        machines = "; ".join(texts.get(name, name) for name in names)
+        machines = "; ".join(described.get(name, name) for name in names)
         return f"{machines}: {each.grade}"
 
     columns = sorted({place(each) for each in judged if each.machines})
@@ -150,7 +150,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
     for number, each in numbered.items():
         for points in (False, True):
             own = [part for part in each.parts if part.test.is_of_differences == points]
-            if any(claim_figure.shown(c) for part in own for c in part.comparisons):
+            if any(c.measured is not None for part in own for c in part.comparisons):
                 by_study.setdefault((each.study, points), []).append((number, each, own))
     numbers_drawn, figures = set(), []
     studies = list(dict.fromkeys(study for study, _ in by_study))
@@ -180,18 +180,20 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
 
 def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> Block:
     """Return a claim as drawn, with the comparisons of ``parts`` that have numbers."""
-    drawn = [(part, c) for part in parts for c in part.comparisons if claim_figure.shown(c)]
-    labels = _labels([c for _, c in drawn])
+    drawn = [
+        (part, c, c.measured) for part in parts for c in part.comparisons if c.measured is not None
+    ]
+    labels = _labels([c for _, c, _ in drawn])
     lines = [
-        Line(label, part, c, _spoken(c, points))
-        for label, (part, c) in zip(labels, drawn, strict=True)
+        Line(label, part, c, series, _spoken(c, series, points))
+        for label, (part, c, series) in zip(labels, drawn, strict=True)
     ]
     return Block(number, each, _test(parts), tuple(lines))
 
 
-def _spoken(each: Comparison, points: bool) -> str:
-    text = f"{_answers(each)}, {_text(each.measured.mean, points)}"
-    interval = _interval(each.measured, points)
+def _spoken(each: Comparison, series: Series, points: bool) -> str:
+    text = f"{_answers(each)}, {_text(series.known_mean, points)}"
+    interval = _interval(series, points)
     text += f" ({interval.text})" if not interval.spoken else ""
     return text + (f", published {_text(each.published, points)}" if each.published else "")
 
@@ -231,21 +233,20 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 
 def _told_row(number: int, each: Judged) -> list[TableCell]:
-    measured = [c for c in each.comparisons if isinstance(c.measured, str)]
+    found = [(c, c.largest.measured) for c in each.comparisons if c.largest]
+    measured = [f"{_model(c)}: {name}" for c, name in found if name]
     lacks = claim_headline.lacks(each)[1] if each.verdict == terms.NOT_TESTED else each.reason
     return [
         TableCell(str(number), sort=number),
         TableCell(each.study),
         TableCell(printable(each.claim.claim)),
-        TableCell("; ".join(f"{_model(c)}: {c.measured}" for c in measured) or lacks),
+        TableCell("; ".join(measured) or lacks),
         _verdict(each.verdict, (), each.sentence),
     ]
 
 
 def _text(value: Value, points: bool) -> str:
     """Format a ratio, or points; a series with spread or range, and number of values."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, Series):
         spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
         return f"{spread}{POINTS * points} ({value.seeds})"
@@ -369,7 +370,7 @@ def _comparison_row(
     points, reasons = part.test.is_of_differences, each.reasons
     compared = TableCell(f"{each.study}, {_who(judged, part, each)}")
     row = [TableCell(str(number), sort=number), compared, *_numbers(each, points)]
-    if each.measured is not None:
+    if each.is_measured:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
     own = (part.test.note, judged.claim.note, judged.claim.citation)
@@ -394,22 +395,23 @@ def _who(judged: Judged, part: JudgedPart, each: Comparison) -> str:
 
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:
-    """Return the published and measured values and the interval."""
-    published = _cell(each.published, points) if each.published else absent("no number")
-    if each.measured is None:
-        return [published, absent("nothing to compare"), absent("nothing to compare")]
-    return [published, _cell(each.measured, points), _interval(each.measured, points)]
+    """Return the published and measured values, or largest parts, and the interval."""
+    published, nothing = absent("no number"), absent("nothing to compare")
+    if each.published:
+        published = TableCell(_text(each.published, points), sort=each.published[0])
+    if each.largest is not None:
+        if each.largest.published:
+            published = TableCell(each.largest.published)
+        if each.largest.measured is None:
+            return [published, nothing, nothing]
+        return [published, TableCell(each.largest.measured), absent("does not apply")]
+    if (series := each.measured) is None:
+        return [published, nothing, nothing]
+    measured = TableCell(_text(series, points), sort=series.mean)
+    return [published, measured, _interval(series, points)]
 
 
-def _cell(value: Value, points: bool) -> TableCell:
-    sort = value.mean if isinstance(value, Series) else value
-    sort = sort[0] if isinstance(sort, tuple) else sort
-    return TableCell(_text(value, points), sort=None if isinstance(value, str) else sort)
-
-
-def _interval(measured: Series | str, points: bool) -> TableCell:
-    if isinstance(measured, str):
-        return absent("does not apply")
+def _interval(measured: Series, points: bool) -> TableCell:
     return interval_cell(measured, 2, 100) if points else interval_cell(measured, _places(measured))
 
 

@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from rocrate.model import ContextEntity, Entity
@@ -48,7 +47,7 @@ FIX = "first: make report, with the same ARGS"
 # What was run
 
 
-def finished(plan: expansion.Plan) -> dict[str, dict]:
+def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
     """Return metrics.json of ``plan``'s runnable cells; ParbenchError if there are none, or one or
     the report is missing or stale."""
     names = ", ".join(plan.studies)
@@ -121,16 +120,18 @@ class Crate:
         profiles = [self.named(each, "CreativeWork", name=PROFILES[each]) for each in PROFILES]
         self.crate.root_dataset["conformsTo"] = profiles
 
-    def named(self, identifier: str, kind: str, **told: Any) -> Entity:
+    def named(self, identifier: str, kind: str, **told: object) -> Entity:
         """Add an entity that is no file of the crate."""
-        return self.crate.add(ContextEntity(self.crate, identifier, {"@type": kind, **told}))
+        entity = ContextEntity(self.crate, identifier, {"@type": kind, **told})
+        return _added(self.crate.add(entity))
 
     def file(self, path: Path, *types: str) -> Entity:
         """Add a file once, by its relative path; by its base name if from another folder."""
         name = os.path.relpath(path)
         name = path.name if name.startswith("..") else name
         properties = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
-        return self.crate.get(quote(name)) or self.crate.add_file(path, name, properties=properties)
+        known = self.crate.get(quote(name))
+        return _added(known or self.crate.add_file(path, name, properties=properties))
 
     def tensors(self, description: Path) -> Entity:
         """Add the data or weights that the file ``description`` describes."""
@@ -152,8 +153,8 @@ class Crate:
         launcher = self.file(Path("scripts/launch.py"), "SoftwareSourceCode")
         launcher["softwareRequirements"] = software
         properties = {"name": "parbench", "sha256": sha256_file("Snakefile"), "hasPart": launcher}
-        main = self.crate.add_workflow(
-            "Snakefile", main=True, lang="snakemake", properties=properties
+        main = _added(
+            self.crate.add_workflow("Snakefile", main=True, lang="snakemake", properties=properties)
         )
         if versions := {version for each in self.environments if (version := _version(each))}:
             main["version"] = launcher["version"] = ", ".join(sorted(versions))
@@ -188,10 +189,10 @@ class Crate:
         """Return the descriptions of a cell's data and weights."""
         return [state.data_path(self.plan.cells[cell]), *state.weights(self.plan.cells[cell])]
 
-    def _add_cell(self, cell: str, launcher: Entity, ran: dict) -> Entity:
+    def _add_cell(self, cell: str, launcher: Entity, ran: dict[str, Entity]) -> Entity:
         run, home = self.runs[cell], places.folder(cell)
         outputs = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
-        properties = {
+        properties: dict[str, object] = {
             "@type": "CreateAction",
             "description": f"A run of parbench that ended {run.status}",
             "startTime": run.started,
@@ -217,7 +218,8 @@ class Crate:
             ]
         objects = [self.file(home / "cell.json"), *map(self.tensors, self._described(cell))]
         results = list(map(self.file, outputs))
-        return self.crate.add_action(launcher, f"#{cell}", objects, results, properties | ran)
+        properties |= ran
+        return _added(self.crate.add_action(launcher, f"#{cell}", objects, results, properties))
 
     def write(self, out: Path) -> None:
         """Write the crate, whole or not at all: a folder, or an archive if ``out`` is .zip."""
@@ -228,6 +230,12 @@ class Crate:
             if out.suffix == ".zip":
                 path = Path(shutil.make_archive(str(path), "zip", path))
             rename_durably(path, out)
+
+
+def _added(entity: object) -> Entity:
+    """Return what was added to a crate, which rocrate does not tell the type of."""
+    assert isinstance(entity, Entity)
+    return entity
 
 
 def _version(environment: Environment) -> str | None:

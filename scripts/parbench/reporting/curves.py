@@ -120,7 +120,7 @@ def _part(
     shown: list[dict[float, Group]], names: tuple[str, ...]
 ) -> tuple[Metric, list[Line]] | None:
     """Return the first of ``names`` that any group measured, with its lines."""
-    for metric in map(METRICS.get, names):
+    for metric in (METRICS[name] for name in names):
         lines = [seeds_line(groups, metric) for groups in shown]
         if any(line.points for line in lines):
             return metric, lines

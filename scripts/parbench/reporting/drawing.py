@@ -18,6 +18,7 @@ from parbench.verdicts.groups import Group
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
 
 INK = "#010203"  # becomes currentColor: legible on the dark page and on paper
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
@@ -32,7 +33,7 @@ COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
 )
 DASHES = ("-", "--", ":", "-.")
 WIDTH = 6.3  # inches, the text width of an A4 page
-STYLE = {
+STYLE: dict[RcKeyType, object] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a model's name is not a formula
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
@@ -108,7 +109,8 @@ def svg(name: str, panel: Panel) -> str:
     from matplotlib.figure import Figure
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+    style: dict[RcKeyType, object] = {**STYLE, "svg.hashsalt": name}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
         # The reader's fonts draw whatever DejaVu lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = Figure(figsize=(panel.width, panel.height), layout="constrained")

@@ -24,6 +24,7 @@ from parbench.reporting.text import convert, cut, heading, ratio_text, unit_text
 from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Epoch
 from parbench.verdicts.groups import Group
+from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import OK
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def learning_figure(study: StudyResults) -> dict | None:
 
 
 def _mean_epoch(epochs: tuple[Epoch, ...]) -> Point:
-    return fmean(each.elapsed_seconds for each in epochs), fmean(e.test_accuracy for e in epochs)
+    scores = (each.test_accuracy for each in epochs)
+    measured = [score for score in scores if score is not None]
+    return fmean(each.elapsed_seconds for each in epochs), fmean(measured)
 
 
 def _draw_curves(study: StudyResults, model: str, curves: list[Curve], figure: Figure) -> None:
@@ -101,13 +104,13 @@ def second_device_figure(study: StudyResults) -> dict | None:
     """Return the figure of measured pairs with a baseline; None without any, or if the study names
     no variant with a second device."""
     second = study.study.second_device
-    by_baseline: dict[str, list[Group]] = {}  # by their baseline
+    by_baseline: dict[str, list[tuple[Group, Series]]] = {}
     for group in study.own if second else ():
-        pair = group.pairs.get(group.baseline)
-        if group.baseline != group.id and pair is not None and pair.restarts:
-            by_baseline.setdefault(group.baseline, []).append(group)
+        pair, baseline = group.baseline_pair, group.baseline
+        if baseline is not None and baseline != group.id and pair is not None and pair.restarts:
+            by_baseline.setdefault(baseline, []).append((group, pair.series))
     models = [study.by_id[baseline].model for baseline in by_baseline]
-    panels = {}
+    panels: dict[str, Panel] = {}
     for baseline, groups in by_baseline.items():
         name = _name(study.by_id[baseline], models)
         draw = partial(_draw_second, study, name, groups)
@@ -131,29 +134,30 @@ def _name(baseline: Group, models: list[str]) -> str:
     return f"{baseline.model}, {used.optimizer}, {used.precision}, batch {used.global_batch}"
 
 
-def _draw_second(study: StudyResults, name: str, groups: list[Group], figure: Figure) -> None:
+def _draw_second(
+    study: StudyResults, name: str, measured: list[tuple[Group, Series]], figure: Figure
+) -> None:
     """Draw a row per variant; the second device comes last."""
     second = study.study.second_device
-    rows = sorted(groups, key=lambda group: group.variant == second)
+    rows = sorted(measured, key=lambda row: row[0].variant == second)
     axes = figure.subplots()
-    for position, group in enumerate(rows):
-        series = group.pairs[group.baseline].series
+    for position, (group, series) in enumerate(rows):
         is_second = group.variant == second
         colour = COLOURS[1] if is_second else COLOURS[0]
-        axes.plot(series.mean, position, "o", ms=5, color=colour)
-        if not series.too_few:
-            axes.plot([series.ci_low, series.ci_high], [position, position], lw=2, color=colour)
+        axes.plot(series.known_mean, position, "o", ms=5, color=colour)
+        if series.ends:
+            axes.plot(series.ends, [position, position], lw=2, color=colour)
         if is_second:
-            axes.axvline(series.mean, color=colour, lw=0.8, ls="--")
+            axes.axvline(series.known_mean, color=colour, lw=0.8, ls="--")
         axes.annotate(
-            f"{ratio_text(series.mean)}×{_compiling(group)}",
+            f"{ratio_text(series.known_mean)}×{_compiling(group)}",
             (1.01, position),
             xycoords=("axes fraction", "data"),
             va="center",
             fontsize=7,
         )
     axes.axvline(1.0, color=INK, lw=0.6)
-    axes.set_yticks(range(len(rows)), [bar_label(study, group) for group in rows])
+    axes.set_yticks(range(len(rows)), [bar_label(study, group) for group, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=True, axis="x")
     axes.set_title(cut(name, 40))

@@ -72,7 +72,7 @@ def headline(studies: Iterable[StudyResults]) -> str:
     """Say what the pairs of ``studies`` show: each of a few, or how many show what; and whether
     equal sides were equal. Empty without pairs."""
     told: list[str] = []
-    readings, equal = Counter(), Counter()
+    readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
     for study in studies:
         name = f"{study.name}, " * (len(studies) > 1)
@@ -96,7 +96,7 @@ def headline(studies: Iterable[StudyResults]) -> str:
 
 def _times_as_fast(series: Series) -> str:
     """Return a ratio as it stands between its sides."""
-    if not series.values:
+    if series.mean is None:
         return "beside"
     interval = series.too_few or interval_cell(series, 2).text
     return f"{ratio_text(series.mean)} ({interval}) times as fast as"
@@ -112,13 +112,14 @@ def _row(
     group, compared = pair.group, pair.compared
     keys = [TableCell(text) for text in (group.model, pair.variant, pair.baseline.variant)]
     # Only this is the study's speedup; other pairs serve claims.
-    is_speedup = pair == TimedPair(group, study.by_id.get(group.baseline))
+    is_speedup = pair.turns == "training" and pair.baseline.id == group.baseline
     bound = group.most_by_devices(pair.baseline)
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
         reason = "; ".join(compared.reasons) or NOT_MEASURED
         return [*keys, TableCell(reason, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
     restarts, series = compared.restarts, compared.series
+    mean = series.known_mean
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
     pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
@@ -130,7 +131,7 @@ def _row(
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        TableCell(f"{ratio_text(series.mean)} ({interval})", series.mean, link=study.panel(group)),
+        TableCell(f"{ratio_text(mean)} ({interval})", mean, link=study.panel(group)),
         TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
         TableCell(compared.spread, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),

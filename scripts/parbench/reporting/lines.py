@@ -50,25 +50,41 @@ class Line:
 
 def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -> Line:
     """Return the line of a metric, from ``groups`` by x: means over seeds."""
-    points, failed, first = [], {}, next(iter(groups.values()))
+    points: list[Point] = []
+    failed: dict[float, str] = {}
+    first = next(iter(groups.values()))
     for x, group in sorted(groups.items()):
         series = group.series(metric)
         if group.runs and not group.ok:
             failed[x] = group.short_status
         elif series.mean is not None:
-            spread = (series.min, series.max)
-            if not series.too_few:
-                spread = (series.mean - series.std, series.mean + series.std)
+            spread = min(series.points), max(series.points)
+            if series.std is not None and not series.too_few:
+                spread = series.mean - series.std, series.mean + series.std
             points.append(Point(x, series.mean, *spread))
     return Line(label or f"{first.strategy}, {hardware_text(first.hardware)}", points, failed)
 
 
-def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
-    """Draw a line with error bars, and a cross where a cell ended without a number."""
+def draw_line(axes: Axes, line: Line, colour: str, style: str = "-") -> None:
+    """Draw a line with error bars, and a cross where a cell ended without a number.
+
+    ``style``: of the line, as matplotlib writes it.
+    """
     xs, ys = [point.x for point in line.points], [point.y for point in line.points]
     errors = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
-    style = {"color": colour, "marker": "o", "lw": 1.3, "ms": 3, "capsize": 2, "elinewidth": 0.8}
-    axes.errorbar(xs, ys, yerr=errors, label=cut(line.label, 36), **style | look)
+    axes.errorbar(
+        xs,
+        ys,
+        yerr=errors,
+        label=cut(line.label, 36),
+        color=colour,
+        marker="o",
+        ls=style,
+        lw=1.3,
+        ms=3,
+        capsize=2,
+        elinewidth=0.8,
+    )
     for x, reason in line.failed.items():
         common = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
         axes.plot(x, 0.03, "x", ms=5, mew=1.4, **common)

@@ -8,6 +8,7 @@ from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_ce
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import Notes, TableCell, absent, make_table, number
 from parbench.runs.metrics import clock
+from parbench.runs.parts import Operators
 from parbench.verdicts.groups import Group
 from parbench.verdicts.terms import OK
 
@@ -93,7 +94,7 @@ def _share(study: StudyResults, group: Group, name: str, key: str) -> float | No
 def _training(group: Group, name: str) -> list[TableCell]:
     """Return an operator's self time and share in training: means over seeds."""
     key = f"{clock(group.hardware.device)}_self_seconds"
-    recorded = (run.profile.training for run in group.ok)
+    recorded = (run.profile.training for run in group.ok if isinstance(run.profile, Operators))
     profiles = [profile for profile in recorded if profile is not None]
     times = [
         getattr(operator, key)

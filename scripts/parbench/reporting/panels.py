@@ -223,7 +223,7 @@ def _restart_row(run: PairRun, compares: str, known: Environments) -> list[Table
 
 def _memory(run: Run) -> float | None:
     """Return the peak memory in MiB of a device, else of a process; None if unknown."""
-    readings = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
+    readings = (METRICS[f"peak_memory_{where}_mib"].value(run) for where in ("device", "process"))
     return next((value for value in readings if value is not None), None)
 
 
@@ -290,7 +290,7 @@ def _cell_numbers(run: Run) -> list[list[str]]:
     """Return name and value of every metric of one run."""
     numbers = []
     for metric in METRICS.values():
-        value = metric.read(run) if metric.read and metric.of == "one" else None
+        value = metric.value(run) if metric.of == "one" else None
         if value is not None:
             unit = "" if metric.unit == "fraction" else metric.unit
             text = fixed(value, decimals([value], metric.unit))

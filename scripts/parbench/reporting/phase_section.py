@@ -12,6 +12,7 @@ from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
+from parbench.runs.parts import Phases
 from parbench.runs.records import Run
 from parbench.verdicts.groups import Group
 from parbench.verdicts.sequential import numbered
@@ -49,17 +50,17 @@ def phases_table(study: StudyResults) -> dict | None:
     rows = []
     places = decimals([value for group in groups for value in mean(group).values()], "s")
     for group in groups:
-        rank_count = len(_runs(group)[0].profile.ranks)
-        for rank in ["mean", *range(rank_count)] if rank_count > 1 else ["mean"]:
+        rank_count = len(_phases(_runs(group)[0]).ranks)
+        for rank in [None, *range(rank_count)] if rank_count > 1 else [None]:
             shares = [_shares(run, rank) for run in _runs(group)]
             sums = [sum(by_phase.values()) for by_phase in shares]
             rows.append(
                 [
                     *key_cells(group),
-                    TableCell(str(rank)),
+                    TableCell("mean" if rank is None else str(rank)),
                     *(_mean([by_phase[phase] for by_phase in shares], places) for phase in PHASES),
                     _number(sums, places),
-                    _against_twin(study, group) if rank == "mean" else absent("as above"),
+                    _against_twin(study, group) if rank is None else absent("as above"),
                 ]
             )
     heads = [
@@ -103,15 +104,21 @@ def _runs(group: Group) -> list[Run]:
     return group.ok if group.training.profile == "phases" and not group.members else []
 
 
-def _shares(run: Run, rank: str | int) -> Shares:
+def _phases(run: Run) -> Phases:
+    """Return what a run of an instrumented group measured."""
+    assert isinstance(run.profile, Phases)
+    return run.profile
+
+
+def _shares(run: Run, rank: int | None = None) -> Shares:
     """Return a run's seconds per epoch: of a rank, or the mean."""
-    seconds = run.profile.mean if rank == "mean" else run.profile.ranks[rank]
+    seconds = _phases(run).mean if rank is None else _phases(run).ranks[rank]
     return {phase: getattr(seconds, phase) / len(run.epoch_seconds) for phase in PHASES}
 
 
 def mean(group: Group) -> Shares:
     """Return seconds per epoch, averaged over ranks and seeds."""
-    run_shares = [_shares(run, "mean") for run in _runs(group)]
+    run_shares = [_shares(run) for run in _runs(group)]
     return {phase: fmean(shares[phase] for shares in run_shares) for phase in PHASES}
 
 
@@ -129,10 +136,10 @@ def _ratios(study: StudyResults, group: Group) -> list[float]:
     ]
     twin_seconds = {_place(run): run.train_seconds for twin in twins for run in twin.ok}
     pairs = [(run.train_seconds, twin_seconds.get(_place(run))) for run in _runs(group)]
-    return [own / twin for own, twin in pairs if twin is not None]
+    return [own / twin for own, twin in pairs if own is not None and twin is not None]
 
 
-def _place(run: Run) -> tuple:
+def _place(run: Run) -> tuple[int, str]:
     return run.cell.seed, run.environment.machine.fingerprint
 
 
@@ -148,7 +155,7 @@ def _mean(values: list[float], places: int) -> TableCell:
 def _number(values: list[float], places: int) -> TableCell:
     """Return mean and standard deviation over seeds, or the range of too few."""
     series = numbered(values)
-    return number(series.mean, spread_text(series, places))
+    return number(series.known_mean, spread_text(series, places))
 
 
 # ---------------------------------------------------------------- drawing

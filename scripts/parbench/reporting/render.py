@@ -45,8 +45,11 @@ def render_pdf(data: dict) -> bytes:
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # DejaVu: more scripts and signs
     compiler = typst.Compiler(
         input=(TEMPLATES / "template.typ").read_bytes(),
-        font_paths=[str(fonts)],
+        # The stub wants them of the type of ``input``, which is bytes.
+        font_paths=[str(fonts)],  # pyright: ignore[reportArgumentType]
         ignore_system_fonts=True,  # the same bytes on every machine
         sys_inputs={"data": json.dumps(data, ensure_ascii=False)},
     )
-    return compiler.compile(format="pdf", pdf_standards=["ua-1"], timestamp=data["timestamp"])
+    pdf = compiler.compile(format="pdf", pdf_standards=["ua-1"], timestamp=data["timestamp"])
+    assert isinstance(pdf, bytes)
+    return pdf

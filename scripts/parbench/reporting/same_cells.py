@@ -68,7 +68,7 @@ def _trained(ours: Group, theirs: Group, share: float) -> list[TableCell]:
     difference = compared(ACCURACY, theirs, ours)
     points = (
         number(difference.mean, fixed(100 * difference.mean, 2))
-        if difference.values
+        if difference.mean is not None
         else absent("; ".join(difference.reasons) or NOT_MEASURED)
     )
     reading = difference.reading(share, "higher on B", "lower on B") if difference.values else ""
@@ -84,7 +84,8 @@ def _in_turns(against: str | None, ratios: list[Series]) -> list[TableCell]:
         return [absent("no pair that both measured")] * 5
     cells = [TableCell(against)]
     for series in ratios:
-        has_value = bool(series.values)
-        mean = number(series.mean, ratio_text(series.mean)) if has_value else absent(NOT_MEASURED)
+        mean = absent(NOT_MEASURED)
+        if series.mean is not None:
+            mean = number(series.mean, ratio_text(series.mean))
         cells += [mean, interval_cell(series, 2)]
     return cells

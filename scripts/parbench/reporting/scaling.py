@@ -58,8 +58,7 @@ class Measure:
     @classmethod
     def of(cls, series: Series) -> Measure:
         """Return the mean of ``series`` with its ends."""
-        ends = (series.min, series.max) if series.too_few else (series.ci_low, series.ci_high)
-        return cls(series.mean, *ends)
+        return cls(series.known_mean, *series.outer)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]
     return [point for point in points if len(devices_by_model.get(point.group.model, ())) > 1]
 
 
-def _apart(group: Group) -> list:
+def _apart(group: Group) -> list[object]:
     """Return what must be equal for two groups to be compared."""
     settings = asdict(group.training)
     fixed = {key: value for key, value in settings.items() if key not in WITH_BATCH}
@@ -197,12 +196,8 @@ def _draw(model: str, kinds: dict[str, Lines], figure: Figure) -> None:
         for (label, curve), colour in zip(lines.items(), colours, strict=False):
             gain = _line(label, curve, "gain")
             draw_line(axes, Line(label, [Point(1, 1, 1, 1), *gain.points]), colour)
-            draw_line(
-                serial_axes,
-                _line(label, curve, "serial"),
-                colour,
-                ls="-" if kind == STRONG else ":",
-            )
+            style = "-" if kind == STRONG else ":"
+            draw_line(serial_axes, _line(label, curve, "serial"), colour, style)
             for scaled in curve:
                 if bound := scaled.group.work.pipeline_bound:
                     axes.plot(scaled.group.devices, bound, "_", ms=9, mew=1.8, color=colour)

@@ -188,7 +188,7 @@ def evidence(studies: list[StudyResults]) -> dict | None:
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
         return None
-    dates = sorted({study.evidence.date for study in kept})
+    dates = sorted({study.evidence.date for study in kept if study.evidence is not None})
     machines = list(dict.fromkeys(name for study in kept for name in _machines(study)))
     period = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     software = list(dict.fromkeys(software_text(each.stack, each.deployment) for each in kept))

@@ -128,15 +128,15 @@ class StudyResults:
     def unit(self, metric: str) -> str:
         """Return the unit to show a metric in, unless a table says otherwise."""
         for table in self.tables:
-            if metric in (table.units or {}):
+            if table.units and metric in table.units:
                 return table.units[metric]
         return next((row.unit for row in self.rows_of(metric)), "")
 
     def places(self, metric: str, unit: str) -> int:
         """Return a metric's decimals in all tables, so that columns compare."""
-        rows = [row for row in self.rows_of(metric) if row.mean is not None]
-        means = [convert(row.mean, row.unit, unit) for row in rows]
-        stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
+        rows = [(row, row.mean) for row in self.rows_of(metric) if row.mean is not None]
+        means = [convert(mean, row.unit, unit) for row, mean in rows]
+        stds = [convert(row.std, row.unit, unit) for row, _ in rows if row.std is not None]
         return decimals(means, unit, stds)
 
     def reproduced(self, row: Row, unit: str) -> str:

@@ -59,7 +59,7 @@ def whole(value: int) -> TableCell:
 
 def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> TableCell:
     """Return the 95 % interval of a mean, its ends multiplied by ``scale``."""
-    if found.ci_low is None:
+    if found.ci_low is None or found.ci_high is None:
         return absent(found.too_few or "not measured")
     ends = (fixed(scale * end, places) for end in (found.ci_low, found.ci_high))
     return number(scale * found.ci_low, " to ".join(ends))

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
@@ -45,7 +44,9 @@ def convert(value: float, unit: str, into: str) -> float:
     return value * UNITS[unit][1] / UNITS[into][1]
 
 
-def decimals(values: Iterable[float], unit: str, spreads: Iterable[float] = ()) -> int:
+def decimals(
+    values: Iterable[float | None], unit: str, spreads: Iterable[float | None] = ()
+) -> int:
     """Return a column's decimals, so that its numbers compare.
 
     A share has four (percent: two). A ratio has two, any other unit as many as give its smallest
@@ -85,7 +86,7 @@ def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
     """
     few = found.too_few
     numbers = (found.min, found.max) if few else (found.mean, found.std)
-    texts = [fixed(scale * value, places) for value in numbers]
+    texts = [fixed(scale * value, places) for value in numbers if value is not None]
     return joined_ends(texts) if few else " ± ".join(texts)
 
 
@@ -107,7 +108,7 @@ def listed(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def counted(states: Counter) -> str:
+def counted(states: Counter[str]) -> str:
     """Return ``3 ok and 1 not run``."""
     return listed([f"{number} {state}" for state, number in states.items()])
 
@@ -151,7 +152,7 @@ def status_text(status: str) -> str:
     return status.replace("_", " ")
 
 
-def mapping_text(value: Any) -> str:
+def mapping_text(value: object) -> str:
     """Return a setting's value in one line."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {mapping_text(item)}" for key, item in value.items()) or "none"
@@ -162,7 +163,7 @@ def mapping_text(value: Any) -> str:
     return str(value)
 
 
-def settings_pairs(settings: Mapping[str, Any]) -> list[list[str]]:
+def settings_pairs(settings: Mapping[str, object]) -> list[list[str]]:
     """Return name and value of every setting."""
     return [[key.replace("_", " "), mapping_text(value)] for key, value in settings.items()]
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.plan.published import Claim, ClaimTest
@@ -19,8 +19,10 @@ from parbench.runs.metrics import PROFILED, Metric, is_operator
 from parbench.verdicts import judging, pairs, sequential, terms
 from parbench.verdicts.comparisons import (
     Comparison,
+    Largest,
     Ratio,
     Rebuilt,
+    always,
     measuring,
     of_two_groups,
     untested,
@@ -281,28 +283,30 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             for name in sorted(printed)
             if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
         }
-        verdict, reasons, at = terms.REPORTED, (), None
+        verdict, reasons, answer = terms.REPORTED, (), terms.UNDECIDED
         if not measured_parts:
             verdict = terms.NOT_RUN if group.not_run else terms.NOT_MEASURED
             no_part = f"no cell measures {metric}" if group.runs else terms.NO_VALUES
             reasons = (group.not_run or no_part,)
-        # A part is named <metric>:<part>.
-        published, measured = (
-            max(by_part, key=by_part.get).partition(":")[2] if by_part else None
-            for by_part in (printed_parts, measured_parts)
-        )
+        published, measured = _largest_part(printed_parts), _largest_part(measured_parts)
         if test.expected and measured:
             is_expected = measured in test.expected
             verdict = terms.AS_CLAIMED if is_expected else terms.DIFFERENT
-            at = partial(_always, sequential.HOLDS if is_expected else sequential.FAILS)
+            answer = sequential.HOLDS if is_expected else sequential.FAILS
             seeds = f"{len(group.ok)} seed{'s' * (len(group.ok) != 1)}"
             reasons = (f"told by the mean of {seeds}, without an interval",)
         if test.expected and (clock := _other_clock(study, group, metric)):
-            verdict, reasons, at = terms.NOT_COMPARABLE, (clock,), None
+            verdict, reasons, answer = terms.NOT_COMPARABLE, (clock,), terms.UNDECIDED
         if printed_parts or measured_parts or group.not_run:
-            fields = {"group": group, "published": published or (), "measured": measured, "at": at}
-            comparisons.append(Comparison(study.name, verdict, reasons, **fields))
+            made = Comparison(study.name, verdict, reasons, group=group, at=always(answer))
+            comparisons.append(replace(made, largest=Largest(published, measured)))
     return comparisons or [untested(study, f"no cell of {study.name} measures {metric}")]
+
+
+def _largest_part(sizes: Mapping[str, float]) -> str | None:
+    """Return the part with the largest of ``sizes``, by <metric>:<part>; None without any."""
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    return largest and largest.partition(":")[2]
 
 
 def _may_measure(group: Group, metric: str) -> bool:
@@ -323,11 +327,6 @@ def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
     if not kinds or group.hardware.device in kinds:
         return ""
     return f"the source prints {group.model} on {', '.join(sorted(printed))} alone, by other clocks"
-
-
-def _always(answer: str, alpha: float) -> str:
-    """Return ``answer`` whatever ``alpha`` is: no interval stands behind it."""
-    return answer
 
 
 # ---------------------------------------------------------------- verdicts
@@ -354,7 +353,7 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
         each.measured.outlook(each.boundaries)
         for part in judged
         for each in part.judged
-        if each.verdict == terms.UNDECIDED
+        if each.verdict == terms.UNDECIDED and each.measured is not None
     )
     answer = sequential.of_claim([each.at for part in judged for each in part.judged])
     if answer == sequential.FAILS:
@@ -374,7 +373,7 @@ def _against(parts: Collection[JudgedPart]) -> str:
     takes = [
         each.measured.outlook(each.boundaries, ALPHA / len(comparisons))
         for each in comparisons
-        if each.verdict in terms.REFUTED and each.boundaries
+        if each.verdict in terms.REFUTED and each.measured is not None and each.boundaries
     ]
     return f"too many comparisons for so little against it: {'; '.join(takes)}" if takes else ""
 
@@ -388,10 +387,10 @@ def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
         return "of a scaled copy"
     if not all(each.ratios for each in tested):
         return "of the largest part, which has no interval"
-    timed = [ratio for each in tested for ratio in each.ratios if ratio.pair]
-    if not all(_is_vouched_for(ratio, study.groups) for ratio in timed):
+    timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
+    if not all(_is_vouched_for(ratio, study.groups) for ratio, _ in timed):
         return "by pairs whose equal sides are not shown to be equal"
-    if any(pairs.mostly_disturbed([ratio.pair]) for ratio in timed):
+    if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
         return "by pairs mostly disturbed"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     return "not clear enough among all claims" if answer == terms.UNDECIDED else ""

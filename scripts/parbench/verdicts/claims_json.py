@@ -62,7 +62,10 @@ def part(judged: JudgedPart) -> dict:
 
 
 def _comparison(each: Comparison) -> dict:
-    measured = each.measured
+    measured: object = each.measured and _series(each.measured)
+    published: object = _ends(each.published)
+    if each.largest is not None:
+        measured, published = each.largest.measured, each.largest.published or published
     groups = [[ratio.over.id, ratio.under.id] for ratio in each.ratios]
     return {
         "groups": groups or ([[each.group.id]] if each.group else []),
@@ -70,8 +73,8 @@ def _comparison(each: Comparison) -> dict:
         "spread": [ratio.pair.spread for ratio in each.ratios if ratio.pair],
         "direction": each.verdict,
         "size": each.size or None,
-        "published": each.published if isinstance(each.published, str) else _ends(each.published),
-        "measured": _series(measured) if isinstance(measured, Series) else measured,
+        "published": published,
+        "measured": measured,
         "bound": each.bound,
         "reasons": list(each.reasons),
     }

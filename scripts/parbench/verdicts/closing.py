@@ -35,10 +35,10 @@ GRAVITY = (
 
 def spread(found: Row, factor: float, form: str, unit: str = "") -> str:
     """Return mean ± standard deviation (``93.00 ± 0.20``), the range of too few seeds, or empty."""
-    if not found.seeds or found.mean is None:
+    if found.mean is None:
         return ""
-    if found.too_few:
-        ends = (f"{factor * end:{form}}" for end in (found.min, found.max))
+    if found.too_few or found.std is None:
+        ends = (f"{factor * end:{form}}" for end in (found.min, found.max) if end is not None)
         return " to ".join(dict.fromkeys(ends)) + unit
     return f"{factor * found.mean:{form}} ± {factor * found.std:{form.lstrip('+')}}{unit}"
 

@@ -10,7 +10,7 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from parbench.audit.arithmetic import RATIOS
@@ -106,6 +106,19 @@ class Ratio:
         return (1 / by_under, by_over) if is_rate else (1 / by_over, by_under)
 
 
+def always(answer: str) -> Callable[[float], str]:
+    """Return what says ``answer`` at every alpha: no interval stands behind it."""
+    return lambda alpha: answer
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The name of the largest part of a metric, as published and as measured; None if unknown."""
+
+    published: str | None
+    measured: str | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One comparison of a part of a claim, with two answers.
@@ -113,8 +126,8 @@ class Comparison:
     ``verdict``: its direction (terms.DIRECTIONS), REPORTED, or the word for why it decides nothing;
     ``size``: how large it is against ``published`` (terms.SIZES), empty if that is not judged;
     ``reasons``: of both. ``ratios``: one, or two that are contrasted, the first to be divided by
-    the second; none if no two groups could be compared. ``group``: set if it is about one group
-    alone. ``published``: a number, the two ends of a range, or a word; ``measured``: likewise.
+    the second; none if no two groups could be compared. ``published``: a number, or the two ends of
+    a range. ``group`` and ``largest``: set if it is about the largest part in one group alone.
     """
 
     study: str
@@ -122,13 +135,14 @@ class Comparison:
     reasons: tuple[str, ...]
     ratios: tuple[Ratio, ...] = ()
     group: Group | None = None
-    published: tuple[float, ...] | str = ()
-    measured: Series | str | None = None
+    largest: Largest | None = None
+    published: tuple[float, ...] = ()
+    measured: Series | None = None
     size: str = ""
     size_boundaries: tuple[float, ...] = ()  # where the size changes, if it is not told apart
     bound: float | None = None  # the largest possible ratio here; for ``<``, the smallest
     # What sequential.within says at an alpha, and the thresholds between directions.
-    at: Callable[[float], str] | None = None
+    at: Callable[[float], str] = field(default=always(words.UNDECIDED))
     boundaries: tuple[float, ...] = ()
 
     @property
@@ -146,6 +160,12 @@ class Comparison:
     def waits(self) -> bool:
         """Whether it is not measured only because results are missing."""
         return self.verdict == terms.NOT_MEASURED and self.reasons == (terms.NO_VALUES,)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything was measured, decisive or not."""
+        named = self.largest is not None and self.largest.measured is not None
+        return self.measured is not None or named
 
     @property
     def is_judged(self) -> bool:
@@ -371,7 +391,8 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     first, *others = ratios
     published, series = first.published, first.series
     for other in others:
-        series = series if lack else series.beside(other.series)
+        if series is not None and other.series is not None and not lack:
+            series = series.beside(other.series)
         if published is None or other.published is None:
             published = None
         else:
@@ -382,31 +403,31 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         denied = {">": published <= none, "<": published >= none}.get(test.op, False)
         published = None if denied else published  # the source's words say something else
     sizes = test.sizes or (() if published is None else (published,))
-    if not lack and not series.values:
+    if not lack and series is not None and not series.values:
         lack, missing = terms.NOT_MEASURED, (f"no {series.of.rstrip('s')} that all of them have",)
     result = Comparison(study.name, lack, missing, ratios, published=sizes)
-    if lack:
+    if lack or series is None:
         # What was measured is shown, though it decides nothing.
         shown = series if series is not None and series.values and not others else None
         return replace(result, measured=shown)
     result = replace(result, measured=series, bound=_bound(test, ratios))
     if first.pair and (reason := void(study.groups, *first.turns)):
         return replace(result, verdict=terms.NOT_COMPARABLE, reasons=(reason,))
-    return _sized(_directed(result, test, study), study)
+    return _sized(_directed(result, series, test, study), series, study)
 
 
 def _bound(test: ClaimTest, ratios: tuple[Ratio, ...]) -> float | None:
     """Return the largest possible ratio here (for ``<`` the smallest), None without a bound."""
-    if len(ratios) > 1:
+    ratio, *others = ratios
+    if others:
         return None
-    least, most = ratios[0].bounds
+    least, most = ratio.bounds
     bound = least if test.op == "<" else most
     return None if bound in (0.0, math.inf) else bound
 
 
-def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
-    """Return ``made`` with its direction by the one rule (sequential.py)."""
-    series = made.measured
+def _directed(made: Comparison, series: Series, test: ClaimTest, study: Rebuilt) -> Comparison:
+    """Return ``made`` with the direction of its ``series`` by the one rule (sequential.py)."""
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
         return replace(made, verdict=terms.REPORTED, reasons=reasons)
@@ -434,11 +455,12 @@ def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
 
 
-def _sized(made: Comparison, study: Rebuilt) -> Comparison:
-    """Return ``made`` with its size against the published one, where both are known."""
-    series = made.measured
+def _sized(made: Comparison, series: Series, study: Rebuilt) -> Comparison:
+    """Return ``made`` with the size of its ``series`` against the published one, where both are
+    known."""
     silent = (terms.REPORTED, terms.OPPOSITE)  # an opposite effect has no size of the published one
-    if not made.published or series.too_few or made.verdict in silent:
+    interval = series.interval()
+    if not made.published or interval is None or made.verdict in silent:
         return made
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
@@ -446,6 +468,6 @@ def _sized(made: Comparison, study: Rebuilt) -> Comparison:
             reasons = (*made.reasons, *beyond)
             return replace(made, size=terms.CANNOT_BE_SHOWN, reasons=reasons)
     share = study.tolerance.share(series.logs)
-    size, boundaries = judging.size_of_effect(series, made.published, share)
+    size, boundaries = judging.size_of_effect(series, interval, made.published, share)
     reasons = (*made.reasons, f"size: {series.outlook(boundaries)}") if boundaries else made.reasons
     return replace(made, size=size, size_boundaries=boundaries, reasons=reasons)

@@ -27,9 +27,10 @@ from parbench.runs import records
 from parbench.terminal import aligned, say
 from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, Runs
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.sequential import Band, Series
+from parbench.verdicts.sequential import Series, Band
+from parbench.verdicts.vouching import timed_pairs
 from parbench.verdicts.terms import (
     FAILS,
     FEWEST,
@@ -56,7 +57,10 @@ class Open:
 
     @classmethod
     def of(
-        cls, parts: Iterable[PairGroup | PlannedGroup], series: Series, boundaries: Band
+        cls,
+        parts: Iterable[PairGroup | PlannedGroup],
+        series: Series,
+        boundaries: tuple[float, ...],
     ) -> Open:
         """Return the comparison of ``series``, decided once its interval excludes a boundary."""
         interval = series.interval()
@@ -98,7 +102,7 @@ def _of_claims(name: str, plan: expansion.Plan) -> Iterator[Open]:
     for comparison in _claimed(name, plan):
         pairs = [ratio.pair for ratio in comparison.ratios if ratio.pair]
         parts = _pairs_of(pairs, name, plan) if pairs else _groups(comparison)
-        if boundaries := _boundaries(comparison):
+        if comparison.measured is not None and (boundaries := _boundaries(comparison)):
             yield Open.of(parts, comparison.measured, boundaries)
 
 
@@ -112,7 +116,7 @@ def _of_numbers(name: str, plan: expansion.Plan) -> Iterator[Open]:
             verdict = measured.verdict(metric, group, series, published)
             if verdict.word not in (UNDECIDED, NOT_TOLD_APART) or not series.values:
                 continue
-            pair = group.pairs.get(group.baseline) if metric.kind == "ratio" else None
+            pair = group.baseline_pair if metric.kind == "ratio" else None
             parts = [planned[each] for each in group.members or [group.id]]
             parts = _pairs_of([pair], name, plan) if pair else parts
             yield Open.of(parts, series, verdict.boundaries)
@@ -144,7 +148,7 @@ def _compares(compared: Comparison) -> str:
 def _compared(pair: PairGroup) -> Compared:
     paths = {cell: places.folder(cell) / "metrics.json" for cell in pair.cells}
     runs = {cell: records.read(path) for cell, path in paths.items() if path.exists()}
-    return Compared.of(pair, runs)
+    return Compared.of(pair, Runs.of(runs).pairs)
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:

@@ -83,6 +83,11 @@ class Group(PlannedGroup):
         return id(self)
 
     @property
+    def baseline_pair(self) -> Compared | None:
+        """Its pair with its baseline, if it has one."""
+        return None if self.baseline is None else self.pairs.get(self.baseline)
+
+    @property
     def pairs(self) -> Mapping[str, Compared]:
         """Its pairs whose training is timed, by the id of the baseline's group."""
         return self.in_turns.training

@@ -10,8 +10,8 @@ from parbench.plan.study_plan import About
 from parbench.runs.metrics import Metric, is_operator
 from parbench.verdicts import sequential, terms
 from parbench.verdicts.groups import Group, few_steps
+from parbench.verdicts.sequential import Band, Interval, Series
 from parbench.verdicts.matching import described_hardware, has_hardware, has_layout
-from parbench.verdicts.sequential import Band, Series
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 
@@ -47,30 +47,31 @@ def verdict(
     forbidding, caveats = _differences(metric, group, study, published)
     if forbidding := [*forbidding, *beyond(series, published.value, bound)]:
         return Verdict(terms.NOT_COMPARABLE, forbidding)
-    if series.too_few:
+    if (interval := series.interval()) is None:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
         return Verdict(terms.UNDECIDED, [series.too_few + value_range, *caveats])
     share = study.tolerance.share(not metric.is_score)
     if metric.kind == "ratio":
-        word, boundaries = size_of_effect(series, (published.value,), share)
+        word, boundaries = size_of_effect(series, interval, (published.value,), share)
         outlook = [series.outlook(boundaries)] if boundaries else []
-        opposed = opposite(series, published.value)
+        opposed = opposite(interval, math.log(published.value) if series.logs else published.value)
         word, boundaries = (terms.OPPOSITE, ()) if opposed else (word, boundaries)
         return Verdict(word, [*outlook, *caveats], boundaries)
     margin = series.margin(share)[1] if metric.is_score else share * abs(published.value)
     ends = published.value - margin, published.value + margin
-    difference = series.interval().mean - published.value
+    difference = interval.mean - published.value
     reasons = [f"differs by {difference:+.2g} (tolerance {margin:.2g})"]
-    word, boundaries = _size(series, (published.value, published.value), ends)
+    word, boundaries = _size(interval, (published.value, published.value), ends)
     outlook = [series.outlook(boundaries)] if boundaries else []
     return Verdict(word, [*reasons, *outlook, *caveats], boundaries)
 
 
 def size_of_effect(
-    series: Series, published: tuple[float, ...], share: float
+    series: Series, interval: Interval, published: tuple[float, ...], share: float
 ) -> tuple[str, tuple[float, ...]]:
     """Return how the ratio, or difference, of a ``series`` compares with the ``published`` one, or
-    with a range of two; and the boundaries that its interval has to leave, if it is not known.
+    with a range of two, by its ``interval``; and the boundaries that this has to leave, if it is
+    not known.
 
     ``share``: the tolerance, of a ratio or as a difference. Smaller is closer to no effect.
     """
@@ -78,16 +79,15 @@ def size_of_effect(
     low, high = (math.log(first), math.log(last)) if series.logs else (first, last)
     margin = series.margin(share)
     region = low + margin[0], high + margin[1]
-    word, boundaries = _size(series, (low, high), region)
+    word, boundaries = _size(interval, (low, high), region)
     if high < 0:  # smaller is closer to no effect
         word = {terms.SMALLER: terms.LARGER, terms.LARGER: terms.SMALLER}.get(word, word)
     return word, boundaries
 
 
-def _size(series: Series, ends: Band, region: Band) -> tuple[str, tuple[float, ...]]:
-    """Return the word for the size of ``series``, published as ``ends``, by the tolerated
-    ``region``; and the boundaries that its interval has to leave, if it is not known."""
-    interval = series.interval()
+def _size(interval: Interval, ends: Band, region: Band) -> tuple[str, tuple[float, ...]]:
+    """Return the word for a size, published as ``ends``, by the tolerated ``region``; and the
+    boundaries that its ``interval`` has to leave, if it is not known."""
     if sequential.within(interval, region) == sequential.HOLDS:
         return terms.AS_PUBLISHED, ()
     if interval.high < ends[0]:
@@ -97,17 +97,16 @@ def _size(series: Series, ends: Band, region: Band) -> tuple[str, tuple[float, .
     return terms.NOT_TOLD_APART, (*ends, *region)
 
 
-def opposite(series: Series, published: float) -> bool:
-    """Return whether the whole interval of a ratio or difference lies beyond no effect, seen from
-    the ``published`` one."""
-    interval, effect = series.interval(), math.log(published) if series.logs else published
+def opposite(interval: Interval, effect: float) -> bool:
+    """Return whether the whole interval of a ratio's log, or a difference, lies beyond no effect,
+    seen from the published ``effect``."""
     return (effect > 0 and interval.high < 0) or (effect < 0 and interval.low > 0)
 
 
 def beyond(series: Series, published: float, most: float, least: float = 0.0) -> list[str]:
     """Return why a published ratio cannot be reached here; empty if it can, or if the interval of
     ``series`` does: the bound of models side by side is measured, too."""
-    if not series.too_few and series.ci_low <= published <= series.ci_high:
+    if series.ends and series.ends[0] <= published <= series.ends[1]:
         return []
     opening = f"published {published:.3g}, beyond what can be reached here: "
     if published > most:
@@ -121,7 +120,7 @@ def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
         return few_steps(group.training.steps)
     if is_operator(metric.name) and group.ok and not series.values:
         return "not among the operators that took the time here"
-    if metric.kind == "ratio" and group.baseline not in group.pairs:
+    if metric.kind == "ratio" and group.baseline_pair is None:
         return NO_PAIR
     return ""
 
@@ -150,7 +149,7 @@ def _differences(
 def scale_difference(group: Group, study: About) -> list[str]:
     """Return how the group differs from the published scale and the source's dataset."""
     changed = group.scaled or [
-        f"{key} {value} by config.yaml" for key, value in study.override.settings.items()
+        f"{key} {value} by config.yaml" for key, value in dict(study.override.settings).items()
     ]
     reasons = [f"scaled: {', '.join(changed)}"] if changed else []
     if group.dataset.name != study.source_dataset:

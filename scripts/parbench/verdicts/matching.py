@@ -85,9 +85,10 @@ class PublishedSource:
         for other in others:
             if differing := [key for key in VALUE if getattr(first, key) != getattr(other, key)]:
                 columns = [key for key in differing if key not in ("value", "unit")] or ["table"]
+                selection = words_of(dict(group.published or {}))
                 raise ParbenchError(
-                    f"group {group.id}: published: {words_of(dict(group.published))} selects two "
-                    f"values of {metric.name} in {self.path or 'its source'}: {first.where} and "
+                    f"group {group.id}: published: {selection} selects two values "
+                    f"of {metric.name} in {self.path or 'its source'}: {first.where} and "
                     f"{other.where}; narrow the selection by {' or '.join(columns)}"
                 )
         unit = UNIT_ALIASES.get(first.unit, first.unit)

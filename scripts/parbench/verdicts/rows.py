@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from parbench.errors import ParbenchError
 from parbench.files import read_text, write_atomically
@@ -65,29 +65,33 @@ class Row:
 
 
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # statistics over the seeds
-KINDS = {
+KINDS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
     "int | None": lambda text: int(text) if text else None,
     "float | None": lambda text: float(text) if text else None,
 }
+COLUMNS = {field.name: KINDS[str(field.type)] for field in fields(Row)}
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a study's table; what cannot be shown, as in an error of a program, is left out."""
-    columns = [field.name for field in fields(Row)]
-    frame = pd.DataFrame(map(asdict, rows), columns=columns, dtype=object)
-    write_atomically(path, printable(frame.to_csv(index=False, lineterminator="\n")))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
+    write_atomically(path, printable(text.getvalue()))
 
 
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
-        text = io.StringIO(read_text(path, fix=fix))
-        first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
+        reader = csv.reader(io.StringIO(read_text(path, fix=fix)), strict=True)
+        header = next(reader, [])
+        first, *more = (dict(zip(header, values, strict=True)) for values in reader)
         return [
-            Row(**{field.name: KINDS[field.type](row[field.name]) for field in fields(Row)})
+            Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()})
             for row in (first, *more)
         ]
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, csv.Error) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None

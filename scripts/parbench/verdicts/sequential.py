@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -59,8 +60,12 @@ def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
 @cache
 def _b(alpha: float) -> float:
     """Return the constant b of `k`, set at the first look to keep the error within ``alpha``."""
-    t = stats.t(FEWEST - 1)
-    a = optimize.brentq(lambda a: 2 * (t.sf(a) + a * t.pdf(a)) - alpha, 0, 1e6)
+    degrees = FEWEST - 1
+
+    def error(a: float) -> float:
+        return 2 * float(stats.t.sf(a, degrees) + a * stats.t.pdf(a, degrees)) - alpha
+
+    a = float(cast(float, optimize.brentq(error, 0, 1e6)))
     return (1 + a**2 / (FEWEST - 1)) ** FEWEST / FEWEST
 
 
@@ -210,23 +215,37 @@ class Series:
         return self.shown(statistics.fmean(self.values.values())) if has_mean else None
 
     @property
+    def known_mean(self) -> float:
+        """The mean where there is one; ValueError elsewhere."""
+        if self.mean is None:
+            raise ValueError("there is no mean")
+        return self.mean
+
+    @property
+    def outer(self) -> tuple[float, float]:
+        """The ends of the interval, or of too few values of their range; ValueError without any."""
+        return self.ends or (min(self.points), max(self.points))
+
+    @property
     def std(self) -> float | None:
         """The sample standard deviation."""
         return statistics.stdev(self.points) if self.seeds > 1 and not self.partial else None
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval."""
+        found = None if self.partial else self.interval()
+        return found and (self.shown(found.low), self.shown(found.high))
+
+    @property
     def ci_low(self) -> float | None:
         """The lower end of the interval."""
-        return self.shown(self.interval().low) if self._has_interval else None
+        return self.ends[0] if self.ends else None
 
     @property
     def ci_high(self) -> float | None:
         """The upper end of the interval."""
-        return self.shown(self.interval().high) if self._has_interval else None
-
-    @property
-    def _has_interval(self) -> bool:
-        return not self.partial and not self.too_few
+        return self.ends[1] if self.ends else None
 
     @property
     def min(self) -> float | None:
@@ -268,9 +287,10 @@ class Series:
     def reading(self, share: float, more: str, less: str) -> str:
         """Return where the whole interval lies: equal within ``share``, else ``more`` or ``less``
         than 1 (ratios) or 0; if undecided, what it takes."""
-        if boundaries := self.undecided(share):
-            return f"{UNDECIDED}: {self.outlook(boundaries)}"
         interval, margin = self.interval(), self.margin(share)
+        boundaries = self.undecided(share)
+        if boundaries or interval is None:
+            return f"{UNDECIDED}: {self.outlook(boundaries)}"
         if within(interval, margin) == HOLDS:
             return f"equal within {share:.0%}" if self.logs else f"equal within {margin[1]:.2g}"
         return more if interval.low > 0 else less
@@ -286,10 +306,9 @@ class Series:
 
     def outlook(self, boundaries: tuple[float, ...], alpha: float = ALPHA) -> str:
         """Return what it takes for the interval to exclude ``boundaries``."""
-        if few := self.too_few:
-            return few
-        unit = self.of.rstrip("s")
-        return outlook(self.interval(), boundaries, self.cost, unit, alpha)
+        if (found := self.interval()) is None:
+            return self.too_few
+        return outlook(found, boundaries, self.cost, self.of.rstrip("s"), alpha)
 
 
 def numbered(values: Iterable[float]) -> Series:

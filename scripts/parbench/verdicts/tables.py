@@ -56,6 +56,7 @@ class Measured:
 
     def baseline(self, group: Group) -> Group:
         """Return the baseline of a group that has one."""
+        assert group.baseline is not None
         return self.groups[group.baseline]
 
     def metrics(self, group: Group) -> list[Metric]:
@@ -63,9 +64,9 @@ class Measured:
         possible = {"accuracy_difference": group.baseline is not None}
         for name in IN_TURNS:
             expected = group.not_run or self.published(METRICS[name], group)[0]
-            possible[name] = group.baseline and (group.baseline in group.pairs or expected)
-        goal = self.source.find(group, METRICS["test_accuracy"])
-        possible[TO_PUBLISHED.name] = goal is not None
+            in_turns = group.baseline_pair is not None or bool(expected)
+            possible[name] = group.baseline is not None and in_turns
+        possible[TO_PUBLISHED.name] = self._goal(group) is not None
         own_tables = (
             table
             for table in self.plan.study.tables
@@ -102,19 +103,20 @@ class Measured:
     def series(self, metric: Metric, group: Group) -> Series:
         """Return the metric's values over the group's seeds or restarts."""
         if metric.name in IN_TURNS:  # whatever was trained whole
-            if group.baseline not in group.pairs:
+            if (pair := group.baseline_pair) is None:
                 return Series({}, "restarts")
-            factor = IN_TURNS[metric.name](group, self.baseline(group))
-            return group.pairs[group.baseline].series.times(factor)
+            return pair.series.times(IN_TURNS[metric.name](group, self.baseline(group)))
         if group.not_run and not metric.read_side:
             return Series({})
         if metric.name == "accuracy_difference":
             return compared(METRICS["test_accuracy"], group, self.baseline(group))
-        if metric is TO_PUBLISHED:
-            goal = self.source.find(group, METRICS["test_accuracy"])
+        if metric is TO_PUBLISHED and (goal := self._goal(group)):
             # The accuracy may have been published for other work.
             return time_to(goal.value, group, scale_difference(group, self.plan.study))
         return group.series(metric)
+
+    def _goal(self, group: Group) -> Published | None:
+        return self.source.find(group, METRICS["test_accuracy"])
 
     def published(self, metric: Metric, group: Group) -> tuple[Published | None, str]:
         """Return the published value, or None and, if known, why."""
@@ -152,7 +154,9 @@ class Measured:
                 why,
                 group.note,
             ]
-            has_ratio = series.mean is not None and published and published.value
+            ratio = None
+            if series.mean is not None and published and published.value:
+                ratio = series.mean / published.value
             yield Row(
                 study=self.plan.study.name,
                 group=group.id,
@@ -177,7 +181,7 @@ class Measured:
                 published=published.value if published else None,
                 published_unit=published.unit if published else "",
                 published_table=published.table if published else "",
-                ratio=series.mean / published.value if has_ratio else None,
+                ratio=ratio,
                 verdict=judged.word,
                 reading=self._reading(metric, group, series),
                 # Each sentence once: the note may be the stated reason, and seeds may fail alike.
@@ -209,11 +213,15 @@ def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
         run.cell.seed: None for run in group.runs if run.status != OK
     }
     for run in group.ok:
-        epochs = [epoch for epoch in run.history if epoch.test_accuracy is not None]
+        scores = [
+            (epoch.elapsed_seconds, epoch.test_accuracy)
+            for epoch in run.history
+            if epoch.test_accuracy is not None
+        ]
         # The last digits of a float must not decide.
-        reached = (epoch for epoch in epochs if epoch.test_accuracy >= accuracy * (1 - 1e-9))
-        if epochs:
-            scored[run.cell.seed] = next((epoch.elapsed_seconds for epoch in reached), None)
+        reached = (seconds for seconds, score in scores if score >= accuracy * (1 - 1e-9))
+        if scores:
+            scored[run.cell.seed] = next(reached, None)
     values = {number: seconds for number, seconds in scored.items() if seconds is not None}
     if len(values) == len(scored):
         return Series(values, cost=group.seed_seconds, reasons=tuple(reasons))
