@@ -142,7 +142,7 @@ class Comparison:
     size_boundaries: tuple[float, ...] = ()  # where the size changes, if it is not told apart
     bound: float | None = None  # the largest possible ratio here; for ``<``, the smallest
     # What sequential.within says at an alpha, and the thresholds between directions.
-    at: Callable[[float], str] = field(default=always(words.UNDECIDED))
+    at: Callable[[float], str] = field(default=always(terms.UNDECIDED))
     boundaries: tuple[float, ...] = ()
 
     @property

@@ -29,8 +29,7 @@ from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group, Runs
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.sequential import Series, Band
-from parbench.verdicts.vouching import timed_pairs
+from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import (
     FAILS,
     FEWEST,

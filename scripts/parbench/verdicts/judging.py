@@ -10,8 +10,8 @@ from parbench.plan.study_plan import About
 from parbench.runs.metrics import Metric, is_operator
 from parbench.verdicts import sequential, terms
 from parbench.verdicts.groups import Group, few_steps
-from parbench.verdicts.sequential import Band, Interval, Series
 from parbench.verdicts.matching import described_hardware, has_hardware, has_layout
+from parbench.verdicts.sequential import Band, Interval, Series
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 
