@@ -20,9 +20,10 @@ import pytest
 from parbench import cache, files, machine
 from parbench.deploy import apptainer, build, containers, recipes
 from parbench.errors import ParbenchError, run_main
+from parbench.files import read_json
 from parbench.plan import config_files
 from require import require
-from workspace import Workspace
+from workspace import Workspace, small_study
 
 SETTINGS = recipes.ImageSettings(unpack=False)
 TINY = """Bootstrap: localimage
@@ -100,12 +101,12 @@ def test_arguments_count_and_a_mirror_does_not():
 # ---------------------------------------------------------------- builds
 
 
-def ready(name: str) -> dict:
+def ready(name: str, stack: str = "current") -> dict:
     """Build a real image into the cache unless it is there; return its facts."""
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    return containers.ensure(recipes.image(name, "current", SETTINGS), SETTINGS)
+    return containers.ensure(recipes.image(name, stack, SETTINGS), SETTINGS)
 
 
 class Build:
@@ -366,3 +367,31 @@ def test_the_command_of_a_cell_enters_its_image(finished):
         assert json.loads(path.read_text())["environment"]["image"]
     log = path.with_name("log.txt").read_text()
     assert recipes.image("torch", "current", SETTINGS).label in log.splitlines()[0]
+
+
+@pytest.mark.whole
+def test_a_study_runs_with_a_sources_own_versions(tmp_path):
+    """Those of the stack `paper`, from training by three strategies to the PDF."""
+    for name in ("torch", "horovod", "report"):
+        ready(name, "paper")
+    work = Workspace(tmp_path / "work", "apptainer")
+    work.edit("config.yaml", "stack: current", "stack: paper")
+    work.edit("config.yaml", "unpack: true", "unpack: false")
+    variants = """
+eager: {strategy: eager, hardware: cpu1}
+gpipe: {strategy: gpipe, options: {balance: [2], chunks: 2}, hardware: cpu1, baseline: eager}
+horovod: {strategy: horovod, hardware: cpu2, baseline: eager}
+"""
+    study = small_study("With the versions of then", "simple_cnn: {}", variants)
+    (work.folder / "studies/then.yaml").write_text(study)
+    (work.folder / "mine.yaml").write_text("studies: [then]\navailable: {cpu: 2}\n")
+    work.snakemake("reports/final.html", "reports/final.pdf", "--configfile", "mine.yaml")
+    found = [read_json(path) for path in (work.folder / "results/cells").glob("*/metrics.json")]
+    assert {run["cell"]["strategy"]["name"] for run in found} == {"eager", "gpipe", "horovod"}
+    for run in found:
+        assert run["status"] == "ok"
+        assert run["environment"]["stack"] == "paper"
+        assert run["environment"]["packages"]["torch"].partition("+")[0] == "2.1.2"
+        assert run["environment"]["lock_mismatch"] == []
+    assert "With the versions of then" in (work.folder / "reports/final.html").read_text()
+    assert (work.folder / "reports/final.pdf").read_bytes().startswith(b"%PDF")
