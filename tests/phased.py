@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from parbench.errors import run_main
 from parbench.measure.profiling import phases
-from parbench.training import loop, train
+from parbench.training import train
+from parbench.training.run import Run
 
 PLANTED = json.loads(os.environ["PLANTED"])
 ARRIVED = Path(PLANTED["folder"]) / "arrived"
@@ -30,7 +31,7 @@ counts = {"step": 0, "loss": 0}
 @contextlib.contextmanager
 def late():
     """Make rank 1 compute longer."""
-    step, loss, enter = loop.Run.step, loop.Run.loss, phases.Profile.enter
+    step, loss, enter = Run.step, Run.loss, phases.Profile.enter
     first = int(os.environ["RANK"]) == 0
     # The last exchange of rank 0: after its loss or, in a pipeline's first stage, in its step.
     mark = "loss" if PLANTED["losses"] == 1 else "step"
@@ -54,8 +55,8 @@ def late():
             Path(f"{ARRIVED}-{counts[mark]}").touch()
 
     with (
-        mock.patch.object(loop.Run, "step", counted),
-        mock.patch.object(loop.Run, "loss", delayed),
+        mock.patch.object(Run, "step", counted),
+        mock.patch.object(Run, "loss", delayed),
         mock.patch.object(phases.Profile, "enter", entered),
     ):
         yield

@@ -18,7 +18,7 @@ from parbench.equivalence import certify, trials
 from parbench.errors import run_main
 from parbench.strategies import _stages as stages
 from parbench.strategies import ddp, gpipe
-from parbench.training import loop
+from parbench.training.run import Run
 
 PLANTED = {"nothing": contextlib.nullcontext}
 
@@ -56,7 +56,7 @@ def other_weights(right, strategy, blocks):
     return model
 
 
-@planted(loop.Run, "micro_batches")
+@planted(Run, "micro_batches")
 def uneven_mean(right, run, batch):
     """Weight every rank's mean equally, whatever its share of the batch."""
     for samples, weight in right(run, batch):

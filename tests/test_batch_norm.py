@@ -68,7 +68,7 @@ def test_ranks_of_any_share_are_one_batch():
         ranks = batch_norm.Ranks(meeting.reduce)
         batch_norm.synchronize(model, ranks)
         ranks.counts = len(share) > 0
-        if not ranks.counts:  # as in loop.Run.share: others' samples with weight 0
+        if not ranks.counts:  # as in Run.micro_batches: others' samples with weight 0
             trained(model, images[:2], target[:2], 0.0)
             return model, expected[:0]
         return model, trained(model, images[share], target[share])

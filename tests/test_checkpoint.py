@@ -17,8 +17,8 @@ from parbench.data import loader
 from parbench.measure import clocks, meters
 from parbench.strategies import eager
 from parbench.training import checkpoint, train
-from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 from training import SMALL_SWIN, altered, cell, kept, learned
 
 # Write a checkpoint after each step, since any may be the last.

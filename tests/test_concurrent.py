@@ -17,8 +17,8 @@ from parbench.plan.state import code_digest
 from parbench.reporting import report
 from parbench.strategies import eager
 from parbench.training import train
-from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 from parbench.verdicts import evidence
 from test_checkpoint import often, state
 from training import altered, cell, learned

@@ -145,8 +145,8 @@ def test_changed_code_starts_afresh(launched, work):
     process = train(it, 3)
     process.kill()
     end(it, process)
-    loop = "scripts/parbench/training/loop.py"
-    work.edit(loop, "yield batch[:2], 0.0", "yield batch[:2], 0 * 1.0")
+    file = "scripts/parbench/training/run.py"
+    work.edit(file, "yield batch[:2], 0.0", "yield batch[:2], 0 * 1.0")
     assert end(it, it.start()) == 0
     assert "checkpoint: starts afresh: the code changed since " in it.log.read_text()
     metrics = as_json.read(it.out)

@@ -9,8 +9,10 @@ import pytest
 from parbench.errors import ParbenchError
 from parbench.plan import consistency
 from parbench.strategies import eager
-from parbench.training.loop import Run
+from parbench.training import loop
+from parbench.training.companions import Companions
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 from training import cell
 
 SCHEDULES = ("constant", "cosine", "onecycle", "step")
@@ -43,10 +45,10 @@ def rates(digits, rule, schedule, world_size, **settings):
         return step(batch, epoch)
 
     run.step = noted
-    run.warm_up(1)  # at its own rate, and undone
+    loop.warm_up(run, 1)  # at its own rate, and undone
     used.clear()
-    run.begin()
-    run.train()
+    loop.begin(run)
+    loop.train(run, Companions(run))
     return used, [entry["learning_rate"] for entry in run.history]
 
 

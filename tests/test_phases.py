@@ -12,8 +12,10 @@ from constructed import CPU1, CPU2, Group
 from parbench import strategies
 from parbench.measure.profiling import phases
 from parbench.strategies import gpipe
-from parbench.training.loop import Run
+from parbench.training import loop
+from parbench.training.companions import Companions
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 from shown import collect, pdf_text, render, squeezed
 from training import altered, cell, run
 
@@ -26,9 +28,9 @@ def trained(value, data, plant=lambda run: None):
     strategy.setup()
     made = Run(value, data, strategy, Heartbeat(0))
     plant(made)
-    made.begin()
+    loop.begin(made)
     with made.profile:
-        made.train()
+        loop.train(made, Companions(made))
     return made.profile.result(), sum(entry["seconds"] for entry in made.history), made
 
 

@@ -21,8 +21,8 @@ REACHED = """
     packages printable probe strategies strategies._base strategies._stages strategies.eager
     training training.batch_norm training.checkpoint training.companions training.compiling
     training.endings training.evaluation training.infer training.launched training.learning_rate
-    training.loop training.optimizers training.progress training.set_up training.snapshot
-    training.train variables
+    training.loop training.optimizers training.progress training.run training.set_up
+    training.snapshot training.train variables
 """.split()
 
 

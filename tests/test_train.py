@@ -22,9 +22,9 @@ import as_json
 from parbench import models, packages, strategies
 from parbench.measure import clocks, scores
 from parbench.strategies import eager
-from parbench.training import evaluation, train
-from parbench.training.loop import Run
+from parbench.training import evaluation, loop, train
 from parbench.training.progress import Heartbeat, is_out_of_memory
+from parbench.training.run import Run
 from require import require_package
 from training import altered, cell, kept, learned, run
 from workspace import ROOT
@@ -264,7 +264,7 @@ def one_rank(digits):
 def test_warm_up_takes_every_size_of_batch(one_rank, samples, steps, sizes):
     made, seen = one_rank(cell(train_samples=samples)), []
     made.step = lambda batch, epoch: seen.append(len(batch))
-    made.warm_up(steps)
+    loop.warm_up(made, steps)
     assert seen == sizes
 
 

@@ -14,10 +14,10 @@ from parbench.cell import Cell
 from parbench.data import loader
 from parbench.measure.clocks import Stopwatch
 from parbench.strategies._stages import DTYPES
-from parbench.training import set_up
-from parbench.training.loop import Run
+from parbench.training import loop, set_up
 from parbench.training.optimizers import OPTIMIZERS, grad_scaler, schedule
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 
 
 def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], float]]:
@@ -28,8 +28,8 @@ def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], flo
     strategy = strategies.of(cell)
     strategy.setup()
     run = Run(cell, data, strategy, Heartbeat(0))
-    run.warm_up(1)
-    run.begin()
+    loop.warm_up(run, 1)
+    loop.begin(run)
     run.model.train()
     size = cell.training.global_batch
     spans = [(start, stop) for start, stop in run.bounds if stop - start == size]

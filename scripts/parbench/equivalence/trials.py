@@ -36,8 +36,9 @@ from parbench.equivalence.certificate import (
 from parbench.models._outline import outline
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
-from parbench.training import loop, set_up
+from parbench.training import set_up
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 
 TAIL = 3  # some ranks have none of it
 # The batch, its tail, the batch again; unless BatchNorm is frozen only the first: in the tail a
@@ -148,7 +149,7 @@ class Cast(nn.Module):
         return images.to(self.dtype) if images.is_floating_point() else images
 
 
-class TrialRun(loop.Run):
+class TrialRun(Run):
     """The training loop with a model without randomness, in any arithmetic."""
 
     def __init__(self, trial: Trial, work: Path, strategy: _base.Strategy):

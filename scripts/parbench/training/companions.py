@@ -6,13 +6,11 @@ With any other strategy a process has no companions, and a meeting returns at on
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parbench.training import snapshot
 from parbench.training.endings import CompanionDiverged, Stopped
-
-if TYPE_CHECKING:
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 MEET_SECONDS = 0.02  # between two checks whether the others have arrived
 

@@ -7,16 +7,13 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from parbench.cell import Cell
 from parbench.measure.clocks import Stopwatch
 from parbench.training.progress import BEAT_SECONDS
-
-if TYPE_CHECKING:
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 # Passes for each shape. On a GPU the first compiles the graph and the second records it.
 PASSES = 3

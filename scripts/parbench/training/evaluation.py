@@ -6,18 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from parbench.measure.clocks import Stopwatch
 from parbench.training import snapshot
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 
 @torch.no_grad()

@@ -28,8 +28,8 @@ from parbench.files import write_json
 from parbench.measure import clocks, load
 from parbench.strategies._base import Strategy
 from parbench.training import compiling, evaluation, infer, launched
-from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 from parbench.training.set_up import rank_of, set_up
 
 

@@ -17,8 +17,8 @@ from parbench.cell import Cell, Pair
 from parbench.measure import cores, environment, steering
 from parbench.strategies._base import Strategy
 from parbench.training import compiling
-from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
+from parbench.training.run import Run
 
 
 def prepare(cell: Cell) -> None:

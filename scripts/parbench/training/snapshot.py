@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 
 from parbench.training.checkpoint import Place
 from parbench.training.endings import Stopped
-
-if TYPE_CHECKING:
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 
 def write(run: Run) -> None:

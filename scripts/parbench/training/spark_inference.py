@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import psutil
@@ -27,14 +26,12 @@ from pyspark.sql import SparkSession, types
 from safetensors.torch import save_file
 
 from parbench import variables
+from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.measure import load
 from parbench.measure.clocks import Stopwatch
 from parbench.training import spark_worker
-
-if TYPE_CHECKING:
-    from parbench.cell import Cell
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 JOBS = 3  # timed in steady state, after two others

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -29,9 +29,7 @@ from safetensors.torch import save_file
 from parbench import files, variables
 from parbench.errors import ParbenchError
 from parbench.training import spark_inference, stream_driver, stream_producer
-
-if TYPE_CHECKING:
-    from parbench.training.loop import Run
+from parbench.training.run import Run
 
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 45.0  # without a result, until missing ones count as lost

@@ -15,11 +15,12 @@ from parbench.data import disk_input, kept, tokens
 from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.strategies._stages import DTYPES
-from parbench.training import checkpoint, launched
+from parbench.training import checkpoint, launched, loop
+from parbench.training.companions import Companions
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
 from parbench.training.infer import infer
-from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat, is_out_of_memory
+from parbench.training.run import Run
 from parbench.training.set_up import rank_of, set_up
 
 
@@ -29,10 +30,11 @@ def train(
     """Train and evaluate ``cell`` as one of its ranks; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     run, environment = set_up(cell, data_folder, strategy, heartbeat)
+    companions = Companions(run)
     cell = run.cell  # differs for a companion, which has its own model
     resume_from = run.find_checkpoint(checkpoint.folder(out, strategy.companion), environment)
     try:
-        startup, reason = _train_epochs(run, resume_from, launch_time)
+        startup, reason = _train_epochs(run, companions, resume_from, launch_time)
     except Stopped:
         if strategy.leads:
             heartbeat.stopped(run.kept)
@@ -54,14 +56,14 @@ def train(
         return
     status = "ok" if reason is None else "diverged"
     if reason is None:
-        metrics |= _result(run, weights, joules, sum(metrics["epoch_seconds"]))
+        metrics |= _result(run, companions.others, weights, joules, sum(metrics["epoch_seconds"]))
         if cell.run.keeps_weights:
             kept.keep(weights, metrics["weights_sha256"], out.parent)
     metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **metrics)
 
 
 def _train_epochs(
-    run: Run, found: int | None, launch_time: float
+    run: Run, companions: Companions, found: int | None, launch_time: float
 ) -> tuple[float | None, str | None]:
     """Warm up and train, starting from the checkpoint ``found`` if there is one.
 
@@ -73,22 +75,30 @@ def _train_epochs(
         # DDP decides on its buckets in the first step. To repeat a run exactly, that step must be
         # the warm-up's, as it was before.
         repeated = found or training.mode == "deterministic"
-        run.warm_up(max(training.warmup_steps, 1 if repeated else 0))
-        run.begin(found)
+        loop.warm_up(run, max(training.warmup_steps, 1 if repeated else 0))
+        loop.begin(run, found)
+        companions.meet("ready", "start-up")
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
         with run.profile:
-            run.train()
+            loop.train(run, companions)
     except Diverged as error:  # on all ranks at once, since they see the same reduced loss
         if not isinstance(error, CompanionDiverged):  # the companion has announced it itself
-            run.strategy.meet("trained", run.companions.end_message(None, str(error)))
+            run.strategy.meet("trained", companions.end_message(None, str(error)))
         return startup, str(error)
     return startup, None
 
 
 def _result(
-    run: Run, weights: dict[str, torch.Tensor], joules: float | None, seconds: float
+    run: Run,
+    others: list[dict],
+    weights: dict[str, torch.Tensor],
+    joules: float | None,
+    seconds: float,
 ) -> dict:
-    """Return the results of a completed training of ``seconds`` for metrics.json."""
+    """Return the results of a completed training of ``seconds`` for metrics.json.
+
+    ``others``: the results of the models that trained beside it.
+    """
     test_scores = scores.NO_SCORES
     if run.training.steps is None:
         labels = run.data.test_labels.cpu().numpy()
@@ -100,20 +110,19 @@ def _result(
         **test_scores,
         "inference": run.inference,
         **_tokens(run, seconds),
-        **_arithmetic(run),
+        **({} if others else _arithmetic(run)),
         **run.extra,
         "weights_sha256": metrics_json.weights_sha256(weights),
-        "beside": [
-            {key: other[key] for key in ("model", "train_seconds")}
-            for other in run.companions.others
-        ],
+        "beside": [{key: other[key] for key in ("model", "train_seconds")} for other in others],
     }
 
 
 def _arithmetic(run: Run) -> dict[str, float]:
-    """Return what `mfu` is made of; nothing for texts, whose lengths differ, and beside other
-    models, which it would disturb."""
-    if run.data.vocabulary is not None or run.companions.others:
+    """Return what `mfu` is made of; nothing for texts, whose lengths differ.
+
+    Not to be called beside other models, which it would disturb.
+    """
+    if run.data.vocabulary is not None:
         return {}
     try:
         best = flops.best_rate(run.strategy.devices[0], DTYPES[run.training.precision])

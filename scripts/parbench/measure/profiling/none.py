@@ -12,7 +12,7 @@ class Profile:
     """The hooks that the training loop calls. Profilers override those they need.
 
     Created once model and optimizer exist, before warm-up; entered around the timed epochs and the
-    evaluations between them. ``run`` is the loop.Run. All ranks call its methods at the same
+    evaluations between them. ``run`` is a training.run.Run. All ranks call its methods at the same
     points, so that all methods but ``phase`` may communicate with the other ranks.
     """
 
