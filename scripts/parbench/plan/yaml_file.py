@@ -265,4 +265,5 @@ def none_of(words: str, known: list[str]) -> str:
     """Return the message for a value, in ``words``, that is not among the ``known`` ones."""
     near = nearest(words, known, listed=False)
     short = near and len(known) > MOST_LISTED
-    return f"{words} is not one of {f'{len(known)} names' if short else ', '.join(known)}{near}"
+    names = "the known names" if short else ", ".join(known)
+    return f"{words} is not one of {names}{near}"
