@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import planted
-from parbench import strategies
+from parbench import models, strategies
 from parbench.equivalence import certificate, certify
 from parbench.equivalence import trials as trials_room
 from parbench.equivalence.certificate import DIFFERS, EQUAL
@@ -137,6 +137,16 @@ def test_autocast_that_does_not_reach_the_stages_is_caught(error):
     (row,) = (row for row in rows if row["quantity"] == "products in float32")
     # Autocast around the model reaches no thread of the pipeline.
     assert row["error"] == (0.0 if error == "nothing" else 1.0)
+
+
+def test_a_model_is_compared_in_the_pipelines_that_it_can_be_cut_into(monkeypatch, capsys):
+    """As one of three layers, which has no four stages."""
+    monkeypatch.delitem(models.load("simple_cnn").CUTS, 4)
+    todo = certify.whole_matrix(["simple_cnn"])
+    assert {strategies.of(trial.cell).stages for trial in todo} == {1, 2}
+    assert capsys.readouterr().err == (
+        "simple_cnn: left out in 4 stages, which it has no cuts for\n"
+    )
 
 
 def test_what_cannot_run_is_no_certificate():

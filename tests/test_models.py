@@ -93,7 +93,7 @@ def test_a_model_is_its_reference_whole_and_in_stages(name):
     with torch.no_grad():
         expected = theirs.eval()(images)
         assert torch.equal(blocks.eval()(images), expected)
-        for number in (2, 4):
+        for number in set(getattr(model, "CUTS", (2, 4))) - {1}:
             staged = stages.group(blocks, model.cuts(number, options), "fp32", "cpu")
             assert len(staged) == number
             assert [id(p) for p in staged.parameters()] == [id(p) for p in blocks.parameters()]

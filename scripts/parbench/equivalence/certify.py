@@ -33,6 +33,7 @@ from parbench import (
     strategies,
     terminal,
 )
+from parbench.cell import Cell
 from parbench.equivalence import certificate, trials
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.equivalence.trials import Trial
@@ -158,14 +159,27 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
 
 
 def whole_matrix(chosen: list[str]) -> list[Trial]:
-    """Return the trials of the ``chosen`` models with all that each strategy certifies."""
+    """Return the trials of the ``chosen`` models with all that each strategy certifies, without
+    pipelines of more stages than a model can be cut into; says so where there are any."""
     cells = [
         certificate.cell_of(model, strategy, devices, options)
         for model in chosen
         for strategy in strategies.names()
         for devices, options in strategies.load(strategy).certified()
     ]
-    return _distinct(trials.trials_of(cell, certificate.ALSO_IN, True) for cell in cells)
+    uncut = [cell for cell in cells if not _can_be_cut(cell)]
+    for model, stages in {(cell.model.name, strategies.of(cell).stages) for cell in uncut}:
+        print(f"{model}: left out in {stages} stages, which it has no cuts for", file=sys.stderr)
+    possible = (cell for cell in cells if cell not in uncut)
+    return _distinct(trials.trials_of(cell, certificate.ALSO_IN, True) for cell in possible)
+
+
+def _can_be_cut(cell: Cell) -> bool:
+    try:
+        models.load(cell.model.name).cuts(strategies.of(cell).stages, cell.model.options)
+    except ParbenchError:
+        return False
+    return True
 
 
 def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
