@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
+import grimp
 import pytest
 
 from workspace import ROOT
@@ -35,3 +37,19 @@ def test_packages_hand_on_nothing_of_others():
         }
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert imported <= used, path
+
+
+@pytest.fixture(scope="module")
+def imports():
+    """Which modules of parbench each of them imports, also inside functions and for types alone."""
+    graph = grimp.build_graph("parbench", cache_dir=None)
+    return {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+
+
+def test_no_file_imports_two_of_one_name_or_one_of_its_own(imports):
+    """Commands may: they are called what a user types."""
+    for module, imported in imports.items():
+        of_a_command = module.startswith("parbench.commands.")
+        named = [*imported, *([] if of_a_command else [module])]
+        names = Counter(each.rpartition(".")[2] for each in named)
+        assert {name for name, count in names.items() if count > 1} == set(), module
