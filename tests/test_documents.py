@@ -85,6 +85,12 @@ def test_every_file_and_function_that_a_page_names_is_there(page):
         and not (ROOT / path).exists()
         and not path.startswith(("results/", "train/", "test/"))
     ] == []
+    placed = re.findall(
+        r"`(?:\w+\.)?(\w+)(?:\(\))?`(?: and `\w+`)? in `([\w/]+\.py)`", text_of(ROOT / page)
+    )
+    for name, path in placed:
+        file = package / path if (package / path).exists() else ROOT / path
+        assert re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")), (name, path)
     sources = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
     called = {found[1] for name in names if (found := re.fullmatch(r"(?:\w+\.)?(\w+)\(\)", name))}
     defined = {name for text in sources for name in re.findall(r"^ *def (\w+)\(", text, re.M)}
