@@ -12,7 +12,7 @@ rule train:
     resources:
         **RUN.resources(),
     params:
-        code=RUN.cell_code,
+        identity=RUN.cell_identity,
         cell=subpath(output.metrics, parent=True),
         data=subpath(input.data, parent=True),
     shell:

@@ -14,7 +14,7 @@ import pytest
 
 import constructed
 from isolated import ROOT
-from parbench import models, strategies
+from parbench import identity, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
@@ -262,6 +262,7 @@ class Trained:
             "code": code,
             "code_digest": provenance.combined(code),
             "dataset_digest": "0" * 64,
+            **{"python": identity.here()["Python"], "packages": packages.installed()},
         }
         self.write(self.data, {"sha256": "0" * 64})
         self.leave()

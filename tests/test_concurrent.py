@@ -9,11 +9,10 @@ import pytest
 
 import as_json
 import constructed
-from parbench import strategies
+from parbench import identity, strategies
 from parbench.launch import cell_commands, devices
 from parbench.measure import clocks, provenance
 from parbench.plan import config_files
-from parbench.plan.state import code_digest
 from parbench.reporting import report
 from parbench.strategies import eager
 from parbench.training import train
@@ -64,8 +63,8 @@ def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
         f"parbench.{name}" for name in ("models.swin", "models.simple_cnn", "strategies.concurrent")
     } <= set(code)
     assert "parbench.models.simple_cnn" not in provenance.code_of(cell())
-    alone = code_digest(cell("concurrent", 2, beside={"cnn": {}}))
-    assert code_digest(value) not in (alone, code_digest(cell()))
+    alone = identity.code_of(cell("concurrent", 2, beside={"cnn": {}}))
+    assert identity.code_of(value) not in (alone, identity.code_of(cell()))
 
 
 # ---------------------------------------------------------------- with a scripted other process

@@ -23,11 +23,13 @@ from parbench import cell as cells
 from parbench import files
 from parbench.data import dataset
 from parbench.errors import ParbenchError, run_main
+from parbench.identity import Identity
 from parbench.plan import places, writing
 from parbench.plan.expansion import Plan
 from parbench.plan.yaml_file import read_yaml
 from parbench.printable import log_line, printable
 from parbench.training import checkpoint
+from training import cell
 
 # The audit events that Python raises before a program changes or opens files.
 EVENTS = {"open", "tempfile.mkstemp", "os.chmod", "os.rename", "os.remove", "os.mkdir"}
@@ -70,7 +72,7 @@ def write_dataset(folder: Path) -> None:
 
 
 def write_checkpoints(folder: Path) -> None:
-    store = checkpoint.Store(folder, {})
+    store = checkpoint.Store(folder, Identity(cell(), {}, {}, {}, {}))
     store.find()
     for number in (1, 2, 3):
         store.write(number, {"weight": torch.full((9,), float(number))}, {"kept": number})

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from parbench import identity
 from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch import launcher, slurm, slurm_cluster, slurm_job
-from parbench.plan import config_files, expansion, places, state, writing
+from parbench.plan import config_files, expansion, places, writing
 from parbench.plan.configuration import Config, HardwareSlurm
 from workspace import ROOT, add_pairs
 
@@ -421,4 +422,4 @@ def test_a_cells_job_reads_what_its_submitter_wrote_of_it(planned, config):
     for name, cell in list(planned.cells.items())[:20]:
         alone = writing.plan_of(name, config)
         assert alone.cells == {name: cell}
-        assert state.code_digest(alone.cells[name]) == state.code_digest(cell)
+        assert identity.planned(alone.cells[name], [None]) == identity.planned(cell, [None])

@@ -6,19 +6,25 @@ import contextlib
 import functools
 import importlib.metadata
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from parbench.files import read_text
 
 LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
-# Packages whose version can change a measurement.
+# What torch brings: a compiler, and for NVIDIA's devices; cu12 and cu13 are other packages.
+OF_TORCH = (
+    *("triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+)
+# Packages whose version can change a measurement. What reads meters (psutil, nvidia-ml-py) and what
+# a cell never imports cannot.
 PACKAGES = (
     *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
-    *("deepspeed", "pyspark", "pyarrow", "triton"),
+    *("deepspeed", "pyspark", "pyarrow", "pandas", "pillow"),
     *("numpy", "scikit-learn", "safetensors", "transformers"),
-    # What torch brings for NVIDIA's devices; cu12 and cu13 are other packages.
-    *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+    *OF_TORCH,
 )
+_IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn"}
 
 
 @functools.cache
@@ -51,6 +57,13 @@ def installed() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
+
+
+def used(modules: Collection[str]) -> list[str]:
+    """Return those of PACKAGES that ``modules``, such as torch and PIL, belong to, and what torch
+    brings."""
+    own = [name for name in PACKAGES if _IMPORTED_AS.get(name, name) in modules]
+    return [*own, *OF_TORCH] if "torch" in own else own
 
 
 def lock_mismatch(stack: str, versions: dict[str, str]) -> list[str]:

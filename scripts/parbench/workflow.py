@@ -21,11 +21,11 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from parbench import files, models
+from parbench import files, identity, models
 from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
-from parbench.data import pretrained, source
+from parbench.data import pretrained
 from parbench.deploy import containers, deployment, recipes
 from parbench.deploy.deployment import DeployedSoftware
 from parbench.equivalence import certificate
@@ -231,9 +231,10 @@ class WorkflowRun:
             dict.fromkeys(_digest_file(image) for image in images_of_sides if image is not None)
         )
 
-    def cell_code(self, wildcards: Any) -> str:
-        """Return a digest of the code it can reach, without comments and other strategies."""
-        return state.code_digest(self.cell(wildcards))
+    def cell_identity(self, wildcards: Any) -> str:
+        """Return a digest of the code and the software that it can reach."""
+        cell = self.cell(wildcards)
+        return identity.planned(cell, state.image_labels(cell, self.plan))
 
     def cell_threads(self, wildcards: Any) -> int:
         """Return the cores that it holds, of a node. A pair gets all: nothing runs beside it."""
@@ -316,9 +317,10 @@ class WorkflowRun:
         return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
 
     def certified(self, wildcards: Any) -> str:
-        """Return a digest of what a certificate must cover and of the code that it certifies."""
+        """Return a digest of what a certificate must cover, and of the code and the host's packages
+        that it certifies."""
         todo = self._certified(wildcards.place, self.plan.studies)
-        return files.digest([todo, certificate.code(todo)])
+        return certificate.content(todo, wildcards.place)
 
     def certified_plans(self, wildcards: Any) -> list[str]:
         """Return the plans that need anything of a certificate."""
@@ -345,15 +347,14 @@ class WorkflowRun:
         Whoever changes the conversion raises CONVERSION of its kind. For a local folder its bytes
         count, not its times: if this rule runs, so do all cells of the dataset.
         """
-        spec = self._entry("dataset", self.plan.datasets, wildcards.dataset)
-        conversion = source.load(spec["kind"]).CONVERSION
+        self._entry("dataset", self.plan.datasets, wildcards.dataset)
         try:
             digest = state.source_digest(wildcards.dataset, self.plan)
         except ParbenchError as error:
             # The rule runs, and its program prints this; raised here, Snakemake would show a
             # traceback.
             digest = str(error)
-        return json.dumps([spec, conversion, *([digest] if digest else [])], sort_keys=True)
+        return " ".join(filter(None, (state.made_from(wildcards.dataset, self.plan), digest)))
 
     def weights_source(self, wildcards: Any) -> str:
         """Return the same for published weights, and their model's code, which names blocks."""

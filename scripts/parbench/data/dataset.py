@@ -28,7 +28,8 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     from parbench.data import source  # needs pydantic, which a bare machine lacks
 
     kind = source.load(spec["kind"])
-    description = convert(name, spec["kind"], kind(**spec).read(), out, digest)
+    told = {"dataset": name, "kind": spec["kind"], "made_from": source.made_from(spec)}
+    description = _convert(told, kind(**spec).read(), out, digest)
     for note in description.get("notes", []):
         say(f"{name}: {note}")
     say(
@@ -37,8 +38,9 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     )
 
 
-def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path) -> dict:
-    """Write data.safetensors to ``out``, then its description to ``digest``; return the latter.
+def _convert(told: dict, read: Images | Texts, out: Path, digest: Path) -> dict:
+    """Write data.safetensors to ``out``, then its description, which begins with ``told``, to
+    ``digest``; return the latter.
 
     Both are written to temporary files and renamed. The description comes last, so that a mismatch
     with the data is always detected.
@@ -52,8 +54,7 @@ def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path)
         sha256 = files.sha256_file(temporary)
     description = {
         "schema_version": 1,
-        "dataset": name,
-        "kind": kind,
+        **told,
         "sha256": sha256,
         "source": read.source,
         "source_sha256": read.source_sha256,

@@ -27,21 +27,15 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
-def changed(cell: Cell | Pair, sha256: str | None, cells: Path) -> str | None:
-    """Return why ``cell`` must run again because of weights, else None: it did not keep its own, or
-    its trainer's changed. ``sha256``: of the weights it ended with, None if it has none; ``cells``:
-    the folder of all cells."""
-    if isinstance(cell, Pair):
+def lacking(cell: Cell | Pair, cells: Path) -> str | None:
+    """Return that ``cell``, whose weights others predict with, did not keep them; else None.
+
+    ``cells``: the folder of all cells.
+    """
+    path = cells / cell.id / DIGEST
+    if isinstance(cell, Pair) or not cell.run.keeps_weights or path.exists():
         return None
-    own_path = cells / cell.id / DIGEST
-    if cell.run.keeps_weights and not own_path.exists():
-        return f"another cell predicts with its weights, and they were not kept ({own_path})"
-    trainers_path = cells / cell.trained_by / DIGEST if cell.trained_by else None
-    if sha256 is None or trainers_path is None or not trainers_path.exists():
-        return None
-    if files.read_record(trainers_path, "sha256")["sha256"] != sha256:
-        return f"the weights that {cell.trained_by} trained changed"
-    return None
+    return f"another cell predicts with its weights, and they were not kept ({path})"
 
 
 def load(model: nn.Module, cell: Cell, data: Path) -> str:

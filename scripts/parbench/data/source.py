@@ -7,10 +7,13 @@ with kinds, so they import numpy only where they read data.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pydantic
+
+from parbench.files import digest
 
 if TYPE_CHECKING:
     from parbench.data.images import Images
@@ -52,3 +55,10 @@ def kinds() -> list[str]:
 def load(kind: str) -> type[Source]:
     """Return the class of one of ``kinds``."""
     return importlib.import_module(f"parbench.data.kinds.{kind.replace('-', '_')}").Kind
+
+
+def made_from(spec: Mapping[str, Any]) -> str:
+    """Return a digest of what decides a dataset's bytes besides a local folder's files: its entry
+    ``spec`` without mirrors, and the conversion of its kind."""
+    entry = {key: value for key, value in spec.items() if key != "urls"}
+    return digest([entry, load(spec["kind"]).CONVERSION])

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from parbench import (
     cache,
     files,
+    identity,
     interpreter,
     machine,
     models,
-    packages,
     probe,
     strategies,
 )
@@ -145,13 +145,18 @@ def cell_for(entry: Mapping) -> Cell:
     return cell_of(*(entry[name] for name in names))
 
 
-def code(todo: Iterable[Mapping]) -> str:
-    """Return the digest of the code that decides a certificate of ``todo``, which is from `wanted`:
-    what certifies, and what the cells that it certifies can reach."""
+def content(todo: Iterable[Mapping], place: str) -> str:
+    """Return a digest of what decides the certificate of ``todo``, which is from `wanted`: what
+    certifies, and what the cells that it certifies can reach, of code and of the host's packages.
+
+    The label ``place`` tells the software of an image, and of a Python of the user's own.
+    """
+    todo = list(todo)
     modules = provenance.closure("parbench.equivalence.certify")
     for names in {provenance.names_of(cell_for(entry)) for entry in todo}:
         modules |= provenance.cell_code(*names)
-    return provenance.combined(modules)
+    software = identity.reached(modules) if place == HOST else place
+    return files.digest([todo, provenance.combined(modules), software])
 
 
 def make(plans: list[Path], place: str, out: Path, python: str | None = None) -> None:
@@ -160,9 +165,8 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
     ``python``: the path of a Python of the user's own, whose label ``place`` is.
     """
     todo = wanted(map(files.read_json, plans), place)
-    software = packages.installed() if place == HOST else place
     seen = machine.describe(), machine.available()["cuda"]
-    key = files.digest([todo, code(todo), software, sys.version, *seen])
+    key = files.digest([content(todo, place), sys.version, *seen])
     environment = None if python is None else interpreter.environment(python)
     cached = cache.folder() / "certificates" / f"{key}.json"
     if not cached.exists():

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from parbench import cache, strategies
+from parbench import cache, identity, strategies
 from parbench import cell as cells
 from parbench.data import kept
 from parbench.deploy import containers
@@ -107,9 +107,12 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         # Before the devices are locked, because missing images are built here.
         facts = containers.of_sides(cell, task.results / "plan" / "images.json")
         progress, _ = _progress(task)
-        if not retrain and outcome.take_finished(folder, task.out, cell, task.data, facts):
-            print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)
-            return 0
+        if not retrain:
+            labels = [image and image["label"] for image in facts]
+            now = identity.current(cell, labels, task.data.absolute())
+            if outcome.take_finished(folder, task.out, now):
+                print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)
+                return 0
         started = clocks.now()
         failure = _train(task, job, stop, facts, f"{progress}{cell.id}: starts on")
         if failure is not None and failure.out_of_memory:
@@ -121,8 +124,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        weights = result.get("weights_sha256")  # None without a trained model, and of pairs
-        if problem := kept.changed(cell, weights, folder.parent):
+        if problem := _unusable(task, result):
             _report(task, f"{outcome.summary(result)}; {problem}")
             return 1
         outcome.record_result(task.out, result)
@@ -130,6 +132,15 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         # Inside the lock: another run of this cell may delete the result.
         print(f"{progress}{cell.id}: {outcome.summary(result)}{time_left}", flush=True)
     return 0
+
+
+def _unusable(task: Task, result: dict) -> str | None:
+    """Return why the ``result`` cannot be used: weights that others need were not kept, or those
+    that it starts from changed meanwhile; else None."""
+    then = outcome.identity_of(result).weights
+    now = identity.weights_of(task.cell, task.data.absolute())
+    lacking = kept.lacking(task.cell, task.folder.parent)
+    return lacking or next(identity.changed_weights(then, now), None)
 
 
 def _silent(job: Job | None) -> str:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from parbench.cell import Cell, Pair
-from parbench.data import kept
+from parbench import cell as cells
+from parbench import identity
 from parbench.errors import ParbenchError
 from parbench.files import read_record, write_json
+from parbench.identity import Identity
 from parbench.launch.ranks import Ranks
-from parbench.measure import metrics_json, provenance
+from parbench.measure import metrics_json
 from parbench.printable import printable
 from parbench.training import checkpoint
 
@@ -150,27 +151,24 @@ def record_result(out: Path, result: dict) -> None:
     shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
 
 
-def take_finished(
-    folder: Path, out: Path, cell: Cell | Pair, data: Path, facts: list[dict | None]
-) -> bool:
-    """Take over finished.json if it is of the same cell, code, images and data; else delete it.
+def take_finished(folder: Path, out: Path, now: Identity) -> bool:
+    """Take over finished.json if it is of ``now``, the identity of its cell; else delete it.
 
-    ``facts``: of each side's image (images.ensure). Returns whether it was taken over.
+    Returns whether it was taken over.
     """
     path = folder / "finished.json"
-    with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: train again
-        metrics = read_record(path, "cell")
-        code = provenance.combined(provenance.code_of(cell))
-        dataset = read_record(data / "digest.json", "sha256")["sha256"]
-        ours = [(code, image and image["sha256"], dataset) for image in facts]
-        keys = ("code_digest", "image_digest", "dataset_digest")
-        sides = metrics.get("sides", [metrics])
-        theirs = [tuple(side["environment"][key] for key in keys) for side in sides]
-        same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
-        weights = metrics.get("weights_sha256")
-        if same and theirs == ours and not kept.changed(cell, weights, folder.parent):
-            metrics_json.write(out, metrics)
+    with contextlib.suppress(ParbenchError, LookupError, TypeError, ValueError):  # damaged
+        result = read_record(path, "cell")
+        if not now.changes_since(identity_of(result)):
+            metrics_json.write(out, result)
             forget_failure(folder)
             return True
     path.unlink(missing_ok=True)
     return False
+
+
+def identity_of(result: dict) -> Identity:
+    """Return the identity of a ``result``, the content of metrics.json. LookupError, TypeError or
+    ValueError if it is none."""
+    environments = [side["environment"] for side in result.get("sides", [result])]
+    return identity.recorded(cells.of(result["cell"]), environments, result.get("weights_sha256"))

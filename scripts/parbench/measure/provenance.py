@@ -7,7 +7,8 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import git, models, strategies
@@ -31,8 +32,9 @@ def closure(*roots: str) -> dict[str, str]:
             file = _file(name)
             if file is None:
                 raise LookupError(f"there is no module {name} below {SCRIPTS}")
-            digests[name], imports = _module(name, file, _stamp(file))
-            waiting.extend(imports)
+            found = _module(name, file, _stamp(file))
+            digests[name] = found.digest
+            waiting.extend(found.imports)
     return dict(sorted(digests.items()))
 
 
@@ -49,34 +51,34 @@ def cell_code(
     )
 
 
+Names = tuple[str, str, str, tuple[str, ...]]
+
+
 def code_of(cell: Cell | Pair) -> dict[str, str]:
     """Return ``cell_code`` of ``cell``; for a pair, that of both sides and of their turns."""
-    digests = {
-        key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()
-    }
-    if len(cell.sides) > 1:
-        turns = {strategies.load(side.strategy.name).TURNS for side in cell.sides}
+    return code_named(tuple(map(names_of, cell.sides)))
+
+
+def code_named(sides: Sequence[Names]) -> dict[str, str]:
+    """Return ``code_of`` a cell whose sides have these ``names_of``."""
+    digests = {key: value for names in sides for key, value in cell_code(*names).items()}
+    if len(sides) > 1:
+        turns = {strategies.load(strategy).TURNS for strategy, *_ in sides}
         digests |= closure(*(f"parbench.training.{name}" for name in turns))
     return dict(sorted(digests.items()))
 
 
-def names_of(cell: Cell) -> tuple[str, str, str, tuple[str, ...]]:
+def names_of(cell: Cell) -> Names:
     """Return the strategy, model, profile and companions of a cell, which decide its code."""
     companions = tuple(strategies.of(cell).companions)
     return cell.strategy.name, cell.model.name, cell.training.profile, companions
 
 
-def packages_of(module: str) -> set[str]:
+def packages_of(module: str) -> frozenset[str]:
     """Return the packages, neither Python's own nor parbench, that ``module`` itself imports."""
     file = _file(module)
     assert file is not None
-    names: set[str] = set()
-    for node in _executed(ast.parse(file.read_bytes(), filename=str(file))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module)
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"parbench"}
+    return _module(module, file, _stamp(file)).packages
 
 
 def combined(digests: dict[str, str]) -> str:
@@ -102,15 +104,31 @@ def _file(module: str) -> Path | None:
     return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), None)
 
 
+@dataclass(frozen=True)
+class _Module:
+    """A module: the digest of its code, the modules of parbench and the packages it imports."""
+
+    digest: str
+    imports: tuple[str, ...]
+    packages: frozenset[str]
+
+
 @functools.cache
-def _module(name: str, file: Path, stamp: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
+def _module(name: str, file: Path, stamp: tuple[int, int]) -> _Module:
     tree = ast.parse(file.read_bytes(), filename=str(file))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     imports = set(itertools.accumulate(package.split("."), "{}.{}".format)) - {name, ""}
+    others: set[str] = set()
     for node in _executed(tree):
         imports.update(_imported(node, package))
+        if isinstance(node, ast.Import):
+            others.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            others.add(node.module)
+    others = {name.partition(".")[0] for name in others} - sys.stdlib_module_names - {"parbench"}
     _drop_docstrings(tree)
-    return hashlib.sha256(_spell(tree).encode()).hexdigest(), tuple(sorted(imports))
+    digest = hashlib.sha256(_spell(tree).encode()).hexdigest()
+    return _Module(digest, tuple(sorted(imports)), frozenset(others))
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:

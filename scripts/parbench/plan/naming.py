@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from parbench import probe, strategies
+from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.files import canonical_json, digest
+from parbench.identity import settings_of
 
 
 class Named:
@@ -19,7 +20,7 @@ class Named:
     def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
         self._name, self._turn = ".".join(filter(None, words)).replace("/", "-"), turn
         # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
-        self._text = canonical_json(identity(template.json()))
+        self._text = canonical_json(settings_of(template.json()))
         self.digest = digest([self._text])[:8]
         self.group = f"{self._name}-{self.digest}"
 
@@ -47,19 +48,3 @@ def short_options(cell: Cell) -> str:
             text = "-".join(map(str, value)) if holds_several else str(value)
             parts.append(f"{key}-{text}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
-
-
-def identity(cell: dict) -> dict:
-    """Return the part of a cell.json that decides its measurement: all but names and `run`."""
-    if "sides" in cell:
-        sides = {f"side {n}": identity(side) for n, side in enumerate(cell["sides"], 1)}
-        return {**sides, "variants": cell["variants"], "inference": cell["inference"]}
-    hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
-    model = dict(cell["model"])
-    if "pretrained" in model:
-        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
-    decisive_keys = ("strategy", "dataset", "training", "deployment")
-    # The deployment of a Python of the user's own tells its packages, and `stack` where it lies.
-    decisive_keys += ("stack",) * (not cell["deployment"].startswith(probe.LABEL))
-    decisive_keys += ("trained_by",) * ("trained_by" in cell)
-    return {**{key: cell[key] for key in decisive_keys}, "model": model, "hardware": hardware}

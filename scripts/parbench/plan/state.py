@@ -5,38 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from parbench import identity
 from parbench.cell import Cell, Pair
-from parbench.data import kept, pretrained
+from parbench.data import kept, pretrained, source
 from parbench.deploy import recipes
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
-from parbench.measure import provenance
+from parbench.identity import Identity
 from parbench.plan import places
 from parbench.plan.expansion import Plan
-from parbench.plan.naming import identity
 from parbench.plan.places import folder
 from parbench.runs import records
-from parbench.runs.parts import Environment
 from parbench.runs.records import PairRun, Run
 from parbench.words import nearest
-
-_CODE: dict[tuple, dict[str, str]] = {}  # a cache: thousands of cells share a few
-
-
-def _code(cell: Cell | Pair) -> dict[str, str]:
-    names = tuple(map(provenance.names_of, cell.sides))
-    if names not in _CODE:
-        _CODE[names] = provenance.code_of(cell)
-    return _CODE[names]
-
-
-def code_digest(cell: Cell | Pair) -> str:
-    """Return a digest of the code that a cell can reach."""
-    return provenance.combined(_code(cell))
 
 
 def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
@@ -51,59 +34,39 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     cell = plan.cells[cell_id]
     try:
         result = metrics(cell_id)
-        data = described_data(cell)
+        if result is None:
+            described_data(cell)
+            return "missing", ["it has not been trained yet"]
+        reasons = current(cell, plan).changes_since(_measured(result))
+        reasons += filter(
+            None, (remade_data(cell, plan), kept.lacking(cell, folder(cell_id).parent))
+        )
     except ParbenchError as error:
         return "unreadable", [str(error)]
-    if result is None:
-        return "missing", ["it has not been trained yet"]
-    try:
-        reasons = _changes(cell, result.environments, data, plan)
-        trained = None if isinstance(result, PairRun) else result.weights_sha256
-        weights_change = kept.changed(cell, trained, folder(cell_id).parent)
-    except ParbenchError as error:
-        return "unreadable", [str(error)]
-    reasons += [weights_change] if weights_change else []
     return ("stale" if reasons else "done"), reasons
 
 
-def _changes(
-    cell: Cell | Pair, environments: Sequence[Environment], data: dict | None, plan: Plan
-) -> list[str]:
-    """Return what changed since ``cell`` was trained. ``environments`` (of its metrics.json) are
-    those of its sides; ``data`` describes its dataset as it is now."""
-    code = {module: digest for each in environments for module, digest in each.code.items()}
-    reasons = _changed_code(cell, code)
-    for side, environment in zip(cell.sides, environments, strict=False):
-        image, then = image_of(side, plan), environment.image
-        if image is not None and image.label != then:
-            reasons.append(f"the image {image.name} changed ({then} to {image.label})")
-    reasons = list(dict.fromkeys(reasons))  # sides often share an image
-    for path in lacking_weights(cell):
-        reasons.append(f"the weights that it starts from are not there ({path})")
-    name, then = cell.dataset.name, environments[0].dataset_digest
+def current(cell: Cell | Pair, plan: Plan) -> Identity:
+    """Return the identity of ``cell`` as it is now; ParbenchError if a file of it is damaged."""
+    return identity.current(cell, image_labels(cell, plan), data_path(cell).parent)
+
+
+def _measured(result: Run | PairRun) -> Identity:
+    weights = None if isinstance(result, PairRun) else result.weights_sha256
+    environments = [dict(environment) for environment in result.environments]
+    return identity.recorded(result.cell, environments, weights)
+
+
+def remade_data(cell: Cell | Pair, plan: Plan) -> str | None:
+    """Return why the dataset of ``cell``, which is there, would be made again; None if not."""
+    name, data = cell.dataset.name, described_data(cell)
     if data is None:
-        reasons.append(f"the dataset {name} is not there ({data_path(cell)})")
-    elif data["sha256"] != then:
-        reasons.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
-    elif source_digest(name, plan) not in (None, data.get("source_sha256")):
-        reasons.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
-    return reasons
-
-
-def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
-    if any(name.endswith(".py") for name in then):  # old digests were of files
-        return [
-            "it was trained by parbench before its modules got new names: every cell is trained "
-            "again once"
-        ]
-    now = _code(cell)
-    reasons = []
-    for module in sorted(set(now) | set(then)):
-        old, new = then.get(module), now.get(module)
-        if old != new:
-            change = "is new" if old is None else "is no longer used" if new is None else "changed"
-            reasons.append(f"{module} {change} since it was trained")
-    return reasons
+        return None
+    if data.get("made_from") not in (None, made_from(name, plan)):
+        return f"the dataset {name} is made anew: its entry or its conversion changed"
+    if source_digest(name, plan) not in (None, data.get("source_sha256")):
+        return f"the files in {plan.datasets[name]['path']} changed (dataset {name})"
+    return None
 
 
 def took(cell: str) -> float | None:
@@ -164,6 +127,18 @@ def image_of(cell: Cell, plan: Plan) -> recipes.Image | None:
     if cell.deployment != "apptainer":
         return None
     return recipes.of_cell(cell, plan.images)
+
+
+def image_labels(cell: Cell | Pair, plan: Plan) -> list[str | None]:
+    """Return the label of the image of each side of ``cell``; None on the host."""
+    found = (image_of(side, plan) for side in cell.sides)
+    return [image and image.label for image in found]
+
+
+@functools.cache
+def made_from(name: str, plan: Plan) -> str:
+    """Return a digest of what decides a dataset's bytes besides a local folder's files."""
+    return source.made_from(plan.datasets[name])
 
 
 @functools.cache
@@ -234,21 +209,12 @@ def show_why(cell_id: str, plan: Plan) -> None:
 
 def _show_changed(cell_id: str, plan: Plan) -> None:
     """Print the finished cells of the same name, and what was edited since."""
-    now = identity(plan.cells[cell_id].json())
+    now = identity.settings_of(plan.cells[cell_id].json())
     name = cell_id.rpartition("-")[0]
     for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
         with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it is of another cell
             # As it was written: a record would have today's settings, too.
-            changes = _differences(identity(read_json(path)["cell"]), now)
+            then = identity.settings_of(read_json(path)["cell"])
             print(f"{path.parent.name} is finished; since then")
+            changes = identity.differences(then, now)
             print(*(f"  - {change}" for change in changes), sep="\n")
-
-
-def _differences(then: Any, now: Any, key: str = "") -> list[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            line
-            for part in sorted(set(then) | set(now))
-            for line in _differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
-        ]
-    return [] if then == now else [f"{key}: {then} became {now}"]

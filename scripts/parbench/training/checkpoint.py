@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parbench import files
-from parbench.cell import Cell
+from parbench.identity import Identity
 from parbench.training import launched
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ def folder(out: Path, companion: int = 0) -> Path:
 def written(folder: Path) -> list[Path]:
     """Return the checkpoints in ``folder``, oldest first."""
     return sorted(folder.glob("*.safetensors"))
-
-
-def key(cell: Cell, environment: dict) -> dict[str, str | None]:
-    """Return what a checkpoint depends on; if any of it changed, training starts afresh."""
-    settings = {name: value for name, value in cell.json().items() if name != "run"}
-    return {
-        "the settings": files.digest(settings),
-        "the code": environment["code_digest"],
-        "the image": environment["image"],
-        "the software": files.digest([environment["python"], environment["packages"]]),
-        "the dataset": environment["dataset_digest"],
-    }
 
 
 @dataclass
@@ -70,12 +58,12 @@ class Place:
 class Store:
     """The checkpoints in one folder, identified by the number of completed steps.
 
-    ``key``: of the run that reads and writes them.
+    ``identity``: of the run that reads and writes them.
     """
 
-    def __init__(self, folder: Path, key: dict[str, str | None]):
+    def __init__(self, folder: Path, identity: Identity):
         self.folder = folder
-        self.key = key
+        self.identity = identity
 
     def write(self, number: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """Write a checkpoint and delete all but the last ``KEPT``."""
@@ -83,7 +71,7 @@ class Store:
 
         # safetensors takes only contiguous tensors on the CPU.
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        record = json.dumps({"key": self.key, "state": state})
+        record = json.dumps({"identity": self.identity.json(), "state": state})
         files.make_folder(self.folder)
         part = self.folder / "unfinished.part"
         save_file(tensors, part, {"record": record})
@@ -92,7 +80,7 @@ class Store:
         _delete(written(self.folder)[:-KEPT])
 
     def find(self) -> int | None:
-        """Return the number of the newest intact checkpoint with this run's key, or None.
+        """Return the number of the newest intact checkpoint of this run's identity, or None.
 
         Deletes damaged and outdated checkpoints and says so in the log.
         """
@@ -101,12 +89,15 @@ class Store:
                 print(f"checkpoint: {path} is damaged; the one before it is tried", flush=True)
                 _delete([path])
                 continue
-            old_key = _record(path)["key"]
-            changed = [name for name, value in self.key.items() if old_key.get(name) != value]
-            if not changed:
+            then = _record(path).get("identity")
+            changes = (
+                ["it is of an older parbench"]
+                if then is None
+                else self.identity.changes_since(Identity.of(then))
+            )
+            if not changes:
                 return _number(path)
-            reason = f"{' and '.join(changed)} changed since {path} was written"
-            print(f"checkpoint: starts afresh: {reason}", flush=True)
+            print(f"checkpoint: starts afresh, not from {path}: {'; '.join(changes)}", flush=True)
             _delete(written(self.folder))
             break
         return None

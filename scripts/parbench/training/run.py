@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from parbench import models
+from parbench import identity, models
 from parbench.cell import Cell
 from parbench.data import disk_input, loader, pil_input, pretrained, text_input
 from parbench.errors import ParbenchError
@@ -243,7 +243,7 @@ class Run:
         written to ``folder`` as well.
         """
         self.machine = environment["machine"]["fingerprint"]
-        self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
+        self.store = checkpoint.Store(folder, identity.recorded(self.cell, [environment]))
         number = self.store.find() if self.strategy.rank == 0 else None
         if number:
             self.kept = self.store.read(number)[0]["kept"]
