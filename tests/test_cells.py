@@ -14,8 +14,9 @@ import pytest
 
 import constructed
 from isolated import ROOT
-from parbench import identity, models, packages, strategies
+from parbench import decided, identity, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
+from parbench.decided import Decided
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.plan import config_files, expansion, places, state
@@ -208,7 +209,7 @@ def test_who_predicts_has_a_trainer_of_its_seed_that_keeps_its_weights(with_spar
     names = ["kamoji-stream-cpu", "kamoji-spark-cpu"]
     first = planned(with_spark, studies=names)
     killed = next(g for g in first.studies[names[0]].groups if g.variant == "killed")
-    monkeypatch.setattr("parbench.plan.pairing.added", lambda: {killed.id: 5})
+    monkeypatch.setattr(decided, "read", lambda: Decided(restarts={killed.id: 5}))
     for studies in (names, names[::-1]):
         plan = planned(with_spark, studies=studies)
         for cell in predicting(plan):

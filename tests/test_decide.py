@@ -15,12 +15,12 @@ PAIRS = f"pairs: {{restarts: 1, compare: [{{{SIDES}}}, {{{SIDES}, inference: tru
 
 
 CLOCK = """
-from parbench.plan import pairing
+from parbench import decided
 
 
 def monotonic():
     \"\"\"Return hours, one for each restart or seed that was added: nothing else takes time.\"\"\"
-    return 3600.0 * sum(pairing.added().values())
+    return 3600.0 * sum(decided.read().restarts.values())
 """
 
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from parbench import interpreter, packages, strategies
+from parbench import decided, interpreter, packages, strategies
 from parbench.cell import Cell
 from parbench.deploy import apptainer, containers, host_environment
 from parbench.deploy.recipes import ImageSettings
-from parbench.errors import ParbenchError
-from parbench.files import read_json, user_path, write_json
+from parbench.files import user_path
 from parbench.interpreter import Interpreter
 from parbench.measure import provenance
 from parbench.software import Software
-
-KEPT = Path("results/deployment.json")
 
 
 @dataclass(frozen=True)
@@ -81,9 +77,9 @@ def resolve(
     why = "deployment: apptainer"
     if asked != "auto":
         label, reason = asked, "`deployment` says so"
-    elif KEPT.exists():
-        label, reason = _kept()
-        why = f"this folder's cells run in images ({KEPT})"
+    elif (earlier := decided.read()).deployment is not None:
+        label, reason = earlier.deployment, earlier.reason
+        why = f"this folder's cells run in images ({decided.DEPLOYMENT})"
     elif typed:
         label, reason, why = "apptainer", "--sdm apptainer was typed", "--sdm apptainer"
     else:
@@ -91,14 +87,6 @@ def resolve(
     if label == "apptainer":
         apptainer.require(why)
     return Deployment(label, stack, settings, reason, auto=asked == "auto")
-
-
-def _kept() -> tuple[str, str]:
-    """Return the label and the reason that are recorded."""
-    answer = read_json(KEPT)
-    if not isinstance(answer, dict) or answer.get("deployment") not in ("apptainer", "host"):
-        raise ParbenchError(f"{KEPT}: names no deployment; delete it, it is made anew")
-    return answer["deployment"], answer.get("reason", "")
 
 
 def _found(stack: str, settings: ImageSettings) -> tuple[str, str]:
@@ -114,10 +102,10 @@ def keep(deployment: Deployment, typed: bool) -> None:
     """Print where cells run, and record what `auto` found."""
     print(f"parbench: {deployment}")
     if deployment.auto:
-        if KEPT.exists():
-            print(f"parbench: ({KEPT} keeps that; delete it to look again)")
+        if decided.read().deployment is None:
+            decided.keep_deployment(deployment.label, deployment.reason)
         else:
-            write_json(KEPT, {"deployment": deployment.label, "reason": deployment.reason})
+            print(f"parbench: ({decided.DEPLOYMENT} keeps that; delete it to look again)")
     if typed and not deployment.in_images:
         path = deployment.python
         where = "on the host" if path is None else f"with {path}"

@@ -8,14 +8,15 @@ Never imports torch: the workflow imports this when it is parsed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from parbench import machine, models, strategies
+from parbench import decided, machine, models, strategies
 from parbench.cell import Cell, Dataset, Pair, RunSettings, Strategy, Training
 from parbench.data import source
+from parbench.decided import Decided
 from parbench.deploy.deployment import DeployedSoftware, Deployment
 from parbench.deploy.recipes import ImageSettings
 from parbench.errors import ParbenchError
@@ -47,6 +48,7 @@ class Plan:
     ``cells``: every cell by id. ``not_run``: the reason for each cell, by id, that this machine
     cannot run. ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: the
     configuration's entries, as they are stated. ``stack`` and ``images``: what images are made of.
+    ``decided``: what earlier runs decided of the cells.
     """
 
     cells: dict[str, Cell | Pair] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Plan:
     weights: dict[str, dict[str, Any]] = field(default_factory=dict)
     stack: str = ""
     images: ImageSettings = field(default_factory=ImageSettings)
+    decided: Decided = field(default_factory=Decided)
 
     @classmethod
     def without_cells(cls, config: Config) -> Plan:
@@ -134,9 +137,10 @@ def plan(
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan.without_cells(config)
+    result.decided = decided.read()
     lacking = lacking or lacking_here(config, DeployedSoftware(deployment))
     for name in config.studies:
-        expanded = Expansion(name, config, lacking, deployment)
+        expanded = Expansion(name, config, lacking, deployment, result.decided.restarts)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -153,7 +157,14 @@ class Expansion:
     ``cells`` and ``not_run`` are as in Plan.
     """
 
-    def __init__(self, name: str, config: Config, lacking: Lacking, deployment: Deployment) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        lacking: Lacking,
+        deployment: Deployment,
+        restarts: Mapping[str, int],
+    ) -> None:
         self.name, self.config, self.lacking, self.deployment = name, config, lacking, deployment
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override()
@@ -165,7 +176,8 @@ class Expansion:
         self.not_run: dict[str, str] = {}
         # By id, groups whose weights others predict with: names, and a cell without id and seed.
         self.trainers: dict[str, tuple[Named, Cell]] = {}
-        self.added = pairing.added()
+        # Of pairs and of groups' seeds, where more are asked for here than the study states.
+        self.restarts = dict(restarts)
 
     def plan(self, arguments: list[str]) -> StudyPlan:
         """Return the study's plan; ``arguments`` are those that ask Snakemake for it again."""
@@ -178,8 +190,9 @@ class Expansion:
                 templates[model_name, variant] = replace(cell, trained_by=trainer_names.group)
                 self.trainers[trainer_names.group] = trainer_names, trainer
                 # It needs as many seeds as any group that predicts with its weights.
-                count = self.added.get(Named.of(templates[model_name, variant]).group, 0)
-                self.added[trainer_names.group] = max(count, self.added.get(trainer_names.group, 0))
+                own = Named.of(templates[model_name, variant]).group
+                counts = (self.restarts.get(group, 0) for group in (own, trainer_names.group))
+                self.restarts[trainer_names.group] = max(counts)
         training_by_key = {key: cell.training for key, cell in templates.items()}
         consistency.check_clocks(self.study, training_by_key, self.where)
         names_by_key = self._names(templates)
@@ -210,7 +223,9 @@ class Expansion:
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         consistency.check_selections(self.study, groups, self.where)
-        pairs = list(pairing.pairs(self.study, templates, groups, lacking, self.where))
+        pairs = list(
+            pairing.pairs(self.study, templates, groups, lacking, self.restarts, self.where)
+        )
         for pair, cells in pairs:
             self._keep(cells, pair.not_run)
         return StudyPlan(
@@ -328,7 +343,7 @@ class Expansion:
         its cells; ``told`` holds its further fields."""
         model, strategy = template.model, strategies.of(template)
         reason = lack or strategy.NOT_ALONE
-        extra_count = self.added.get(named.group, 0) - len(self.seeds)
+        extra_count = self.restarts.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, extra_count))]
         seeds = [] if strategy.NOT_ALONE else seeds

@@ -8,23 +8,11 @@ from dataclasses import replace
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
-from parbench.files import read_json
-from parbench.plan import places
 from parbench.plan.naming import Named, short_options
 from parbench.plan.study import Study, VariantPair
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 
 Key = tuple[str, str]  # model and variant
-ADDED = places.RESULTS / "restarts.json"
-
-
-def added() -> dict[str, int]:
-    """Return the number of restarts of pairs and seeds of groups, by id, where scripts/decide.py
-    asked for more than studies state."""
-    counts = read_json(ADDED) if ADDED.exists() else {}
-    if not isinstance(counts, dict) or not all(isinstance(n, int) for n in counts.values()):
-        raise ParbenchError(f"{ADDED}: expected numbers of restarts by id; delete it and run again")
-    return counts
 
 
 def pairs(
@@ -32,18 +20,19 @@ def pairs(
     templates: Mapping[Key, Cell],
     groups: Mapping[Key, PlannedGroup],
     lacking: Mapping[Key, str | None],
+    restarts: Mapping[str, int],
     where: str,
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
     ``templates`` are cells of its ``groups`` without id and seed, ``lacking`` why this machine
-    cannot run them. ParbenchError, starting with ``where``, for a pair that is stated twice or
-    cannot be compared.
+    cannot run them, ``restarts`` how many are asked for here, by id. ParbenchError, starting with
+    ``where``, for a pair that is stated twice or cannot be compared.
     """
     ids: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
         for name in entry.models or study.trained_in_both(entry.variant, entry.baseline):
-            group, cells = _pair(study, entry, name, templates, groups, lacking, where)
+            group, cells = _pair(study, entry, name, templates, groups, lacking, restarts, where)
             if group.id in ids:
                 raise ParbenchError(
                     f"{where}: pairs: {entry.variant} and {entry.baseline} are compared twice "
@@ -60,6 +49,7 @@ def _pair(
     templates: Mapping[Key, Cell],
     groups: Mapping[Key, PlannedGroup],
     lacking: Mapping[Key, str | None],
+    restarts: Mapping[str, int],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
     """Return one comparison of ``entry``, for the model or models together called ``name``."""
@@ -79,7 +69,7 @@ def _pair(
     names = Named(template, name_parts, "r")
     name_of_group = ".".join(filter(None, (name, *name_parts[1:]))) + f"-{names.digest}"
     name_of_group = name_of_group.replace("/", "-")
-    restart_count = max(study.pairs.restarts, added().get(name_of_group, 0))
+    restart_count = max(study.pairs.restarts, restarts.get(name_of_group, 0))
     # Cells are named by their models, so two names for the same models share their cells.
     group = PairGroup(
         id=name_of_group,

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from parbench import decided
 from parbench.arguments import duration, of_snakemake
 from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError
-from parbench.files import user_path, write_json
-from parbench.plan import config_files, expansion, pairing, places, state
+from parbench.files import user_path
+from parbench.plan import config_files, expansion, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
 from parbench.terminal import aligned, say
@@ -261,7 +262,7 @@ def _decided(
         count_by_id = {
             part.id: len(part.cells) + 1 for comparison in chosen for part in comparison.parts
         }
-        write_json(pairing.ADDED, pairing.added() | count_by_id)
+        decided.keep_restarts(count_by_id)
         plan = planned()
         measured |= _measure(plan, others)
     return plan, measured
@@ -283,7 +284,7 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
     for study in plan.studies.values():
         entries = [
             *study.pairs,
-            *(entry for entry in study.groups if entry.id in pairing.added()),
+            *(entry for entry in study.groups if entry.id in plan.decided.restarts),
         ]
         cells = [cell for entry in entries if not entry.not_run for cell in entry.cells]
         undone = [cell for cell in cells if state.state(cell, plan)[0] != "done"]

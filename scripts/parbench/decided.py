@@ -1,0 +1,54 @@
+"""What earlier runs decided of which cells exist in this work folder, besides its configuration.
+
+results/deployment.json keeps what `deployment: auto` found, so that cells do not change when images
+are built; results/restarts.json how many restarts and seeds an undecided comparison got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json, write_json
+
+DEPLOYMENT = Path("results/deployment.json")
+RESTARTS = Path("results/restarts.json")
+
+
+@dataclass(frozen=True)
+class Decided:
+    """``deployment``: apptainer or host, with its ``reason``; None where `auto` has not decided.
+    ``restarts``: the number of restarts of pairs and of seeds of groups, by their id, where more
+    were asked for than studies state."""
+
+    deployment: str | None = None
+    reason: str = ""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+
+
+def read() -> Decided:
+    """Read what was decided. Raises ParbenchError if a file is damaged."""
+    found = read_json(DEPLOYMENT) if DEPLOYMENT.exists() else None
+    known = isinstance(found, dict) and found.get("deployment") in ("apptainer", "host")
+    if found is not None and not known:
+        raise ParbenchError(f"{DEPLOYMENT}: names no deployment; delete it, it is made anew")
+    restarts = read_json(RESTARTS) if RESTARTS.exists() else {}
+    if not isinstance(restarts, dict) or not all(isinstance(n, int) for n in restarts.values()):
+        raise ParbenchError(
+            f"{RESTARTS}: expected numbers of restarts by id; delete it and run again"
+        )
+    if found is None:
+        return Decided(restarts=restarts)
+    return Decided(found["deployment"], found.get("reason", ""), restarts)
+
+
+def keep_deployment(deployment: str, reason: str) -> None:
+    """Keep what `deployment: auto` found."""
+    write_json(DEPLOYMENT, {"deployment": deployment, "reason": reason})
+
+
+def keep_restarts(counts: Mapping[str, int]) -> None:
+    """Keep the number of restarts or seeds of these pairs and groups, beside those of others."""
+    write_json(RESTARTS, {**read().restarts, **counts})
