@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
-    import jsonschema
+    from jsonschema.protocols import Validator
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "rules" / "schemas"
 
 
 @functools.cache
-def _validator(name: str) -> jsonschema.protocols.Validator:
+def _validator(name: str) -> Validator:
     import jsonschema  # imported late: it takes half a second, and no plan needs it
     import yaml
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -19,6 +19,20 @@ TUNING = ("memory_format", "compile", "fused", "cudnn_benchmark", "gradient_accu
 # cell.json omits these at their defaults, so that cells older than them keep their ids.
 SCHEDULE = ("learning_rate_steps", "learning_rate_factor", "learning_rate_warmup")
 IMPLIED = (*TUNING, *SCHEDULE, "normalization")
+
+# Values of settings.
+Optimizer = Literal["sgd", "adamw"]
+LearningRateRule = Literal["fixed", "linear"]
+Schedule = Literal["constant", "cosine", "onecycle", "step"]
+BatchNorm = Literal["local", "synchronized"]
+Precision = Literal["fp32", "bf16", "fp16"]
+MemoryFormat = Literal["contiguous", "channels_last"]
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Normalization = Literal["dataset", "imagenet", "none"]
+Input = Literal["tensor", "disk", "pil"]
+Padding = Literal["longest", "fixed"]
+Mode = Literal["performance", "deterministic"]
+Profile = Literal["none", "operators", "training_operators", "phases"]
 
 
 @dataclass(frozen=True)
@@ -92,35 +106,38 @@ class Training:
     epochs: int
     global_batch: int
     min_tail: int = 16
-    optimizer: str
+    optimizer: Optimizer
     learning_rate: float
-    learning_rate_rule: str = "fixed"
+    learning_rate_rule: LearningRateRule = "fixed"
     momentum: float = 0.9
     weight_decay: float = 0
-    schedule: str
-    learning_rate_steps: tuple[float, ...] | list[float] = ()
+    schedule: Schedule
+    learning_rate_steps: tuple[float, ...] = ()
     learning_rate_factor: float = 0.1
     learning_rate_warmup: float = 0
     label_smoothing: float = 0
-    batch_norm: str = "local"
-    precision: str = "fp32"
-    tf32: TF32 | dict[str, bool] | bool = TF32()  # as a study writes it; always a TF32 here
-    memory_format: str = "contiguous"
-    compile: str = "none"
+    batch_norm: BatchNorm = "local"
+    precision: Precision = "fp32"
+    if TYPE_CHECKING:
+        tf32: TF32 = TF32()
+    else:
+        tf32: TF32 | dict[str, bool] | bool = TF32()  # as a study writes it; __post_init__ unifies
+    memory_format: MemoryFormat = "contiguous"
+    compile: Compile = "none"
     fused: bool = False
     cudnn_benchmark: bool = False
     gradient_accumulation: int = 1
     augment: bool = True
-    normalization: str = "dataset"
-    input: str = "tensor"
+    normalization: Normalization = "dataset"
+    input: Input = "tensor"
     image_size: int = 32
     max_length: int | None = None  # None for images
-    padding: str = "longest"
+    padding: Padding = "longest"
     warmup_steps: int = 2
     steps: int | None = None
     evaluation_batch: int = 256
-    mode: str = "performance"
-    profile: str = "none"
+    mode: Mode = "performance"
+    profile: Profile = "none"
 
     def __post_init__(self) -> None:
         """Unify ``tf32``, and what JSON and YAML have as a list."""
@@ -148,7 +165,7 @@ class RunSettings:
     python: str | None = None  # path of a Python of the user's own, which runs the ranks
     keeps_weights: bool = False  # another cell predicts with these weights
 
-    def json(self) -> dict:
+    def json(self) -> dict[str, Any]:
         """Return what cell.json has of it, `python` only if one is stated."""
         content = asdict(self)
         if self.python is None:
@@ -181,7 +198,7 @@ class Cell:
         return (self,)
 
     @classmethod
-    def of(cls, content: dict) -> Cell:
+    def of(cls, content: dict[str, Any]) -> Cell:
         """Return the cell described by the JSON object ``content``, which is assumed valid."""
         model = dict(content["model"])
         if "pretrained" in model:
@@ -200,7 +217,7 @@ class Cell:
             trained_by=content.get("trained_by"),
         )
 
-    def json(self) -> dict:
+    def json(self) -> dict[str, Any]:
         """Return the content of cell.json."""
         content = {"schema_version": SCHEMA_VERSION, **asdict(self), "run": self.run.json()}
         if self.model.pretrained is None:
@@ -253,13 +270,13 @@ class Pair:
         return self.sides[0].dataset
 
     @classmethod
-    def of(cls, content: dict) -> Pair:
+    def of(cls, content: dict[str, Any]) -> Pair:
         """Return the pair described by the JSON object ``content``, which is assumed valid."""
         sides = (Cell.of({**side, "run": content["run"]}) for side in content["sides"])
         fields = {key: content[key] for key in ("id", "seed", "variants", "inference")}
         return cls(sides=tuple(sides), **fields)
 
-    def json(self) -> dict:
+    def json(self) -> dict[str, Any]:
         """Return the content of cell.json."""
         sides = [side.json() for side in self.sides]
         for side in sides:
@@ -269,14 +286,14 @@ class Pair:
         return {**head, **fields, "sides": sides, "run": self.run.json()}
 
 
-def of(content: dict) -> Cell | Pair:
+def of(content: dict[str, Any]) -> Cell | Pair:
     """Return the cell or pair of a cell.json. Raises an error of Python's for any other content."""
     if content["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
     return (Pair if content.get("kind") == "pair" else Cell).of(content)
 
 
-def read(path: str | os.PathLike) -> Cell | Pair:
+def read(path: str | os.PathLike[str]) -> Cell | Pair:
     """Read a cell or pair. Raises ParbenchError if the file holds none of this version."""
     content = read_json(Path(path))
     try:

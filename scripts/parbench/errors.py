@@ -85,9 +85,10 @@ def run_main(main: Callable[[], int | None], *, tracebacks: bool = False) -> Non
 
 def _flushed(status: int | str) -> int | str:
     """Write out what was printed; return ``status``, or 2 if that is impossible."""
+    if sys.stdout is None:
+        return status
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         # Python would try again as it ends, and print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,7 +129,7 @@ def sentence(error: OSError) -> str:
     names = (error.filename, error.filename2)
     files = " and ".join(os.fsdecode(name) for name in names if isinstance(name, (str, bytes)))
     reason = error.strerror or str(error) or type(error).__name__
-    remedy = REMEDIES.get(error.errno, "this is what the operating system answers")
+    remedy = REMEDIES.get(error.errno or 0, "this is what the operating system answers")
     if error.errno == errno.EEXIST and os.path.islink(files) and not os.path.exists(files):
         reason = f"a link to {os.readlink(files)}, which is not there"
         remedy = "make that folder, mount its disk, or delete the link"

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from parbench import variables
@@ -276,9 +276,9 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     # Do not spend time on nvidia-smi without a driver.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
-    program, command = "nvidia-smi", list(_BY_DRIVER)
+    program, command = "nvidia-smi", _BY_DRIVER
     if shutil.which(program) is None:
-        program, command = "torch", [*_ALL_CARDS, sys.executable, "-c", _BY_TORCH]
+        program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
     text, trouble = asked(command)
     gpus: list[dict] = []
     for line in text.splitlines():
@@ -318,7 +318,7 @@ def _slice(gpu: dict, profile: str) -> dict:
     return {"name": f"{gpu['name']} MIG {profile}".rstrip(), "memory_mib": memory_mib}
 
 
-def asked(command: list[str]) -> tuple[str, str | None]:
+def asked(command: Sequence[str]) -> tuple[str, str | None]:
     """Return what a program prints, and what went wrong or None; it may take ASK_SECONDS."""
     try:
         done = subprocess.run(

@@ -38,7 +38,7 @@ def require_packages() -> None:
     if is_ours():
         return
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    names = [re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]]
+    names = [re.split(r"[^\w.-]", line)[0] for line in project["dependencies"]]
     for name in list(names):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.version(name)

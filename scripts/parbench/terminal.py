@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from parbench.printable import printable
 
 def say(text: str) -> None:
     """Print ``text``, even on a terminal that cannot show ±."""
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     print(printable(text))
 

@@ -306,9 +306,8 @@ class WorkflowRun:
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
         runnable = [group for plan in plans for group in plan.groups if group.not_run is None]
         groups = [group for group in runnable if group.trained_by is None]
-        used_images = {
-            state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups
-        }
+        cells = (self.plan.cells[group.cells[0]] for group in groups)
+        used_images = {state.image_of(side, self.plan) for cell in cells for side in cell.sides}
         alone = self.deployment.label
         labels = {alone if image is None else image.label for image in used_images}
         return [str(certificate.path(label)) for label in sorted(labels)]
@@ -376,7 +375,7 @@ class WorkflowRun:
         deployment.keep(self.deployment, self.called.apptainer)
         to_train = self._to_train()
         sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
-        for image in {state.image_of(side, self.plan) for side in sides} - {None}:
+        for image in {image for side in sides if (image := state.image_of(side, self.plan))}:
             containers.recheck(image)
         writing.write_progress(to_train)
         self._forget_finished()

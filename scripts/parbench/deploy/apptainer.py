@@ -111,7 +111,7 @@ def cannot_build(*, debootstrap: bool = True) -> str | None:
     if debootstrap and shutil.which("debootstrap", path=BUILD_PATH) is None:
         remedy = distribution.system("apptainer", "debootstrap")
         return f"this user cannot build images: no debootstrap; {remedy}"
-    user = os.environ.get("USER") if os.getuid() else "root"
+    user = os.environ.get("USER", str(os.getuid())) if os.getuid() else "root"
     for path in (Path("/etc/subuid"), Path("/etc/subgid")):
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         owners = re.findall(r"^([^:\s]+):\d+:\d+\s*$", text, re.MULTILINE)

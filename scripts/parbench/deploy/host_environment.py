@@ -263,6 +263,7 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
             reason = done.stdout.strip() or f"{RECIPE.name} ended with {done.returncode}"
             return {"available": False, "reason": masked(reason)}
     wheel = horovod_wheel(place)
+    assert wheel is not None
     words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
     uv.run(folder / "bin" / "uv", [*words, str(wheel)])
     sync_tree(folder)

@@ -55,6 +55,12 @@ class Side(Ranks):
         }
 
 
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if any of the ``values`` is."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
+
+
 @dataclass(frozen=True)
 class Turn:
     """What a side did in a turn: ``samples`` of all ranks, ``seconds`` of the slowest rank that
@@ -84,15 +90,13 @@ class Slice(Turn):
     @classmethod
     def of(cls, pair: int, side: int, turns: list[Turn]) -> Slice:
         """Return the turns of ``side`` in ``pair`` as one slice."""
-        waited = [each.waited for each in turns]
-        joules = [each.joules for each in turns]
         return cls(
             sum(each.samples for each in turns),
             sum(each.seconds for each in turns),
             max(0.0, sum(each.others for each in turns)),
             sum(each.steal for each in turns),
-            None if None in waited else sum(waited),
-            None if None in joules else sum(joules),
+            _sum(each.waited for each in turns),
+            _sum(each.joules for each in turns),
             pair=pair,
             side=side,
         )
@@ -233,26 +237,26 @@ class _Lead:
         rows = self._lines_of(number)
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
-        waited = [row["waited"] for row in nodes]
-        joules = [row["joules"] for row in rows]
         side.peak_memory_mib = rows[0].get("peak_memory_mib")
         return Turn(
             rows[0]["samples"],
             max(row["seconds"] for row in rows if row["compared"]),
             busy - own,
             sum(row["steal"] for row in nodes),
-            None if None in waited else sum(waited),
-            None if None in joules else sum(joules),
+            _sum(row["waited"] for row in nodes),
+            _sum(row["joules"] for row in rows),
         )
 
     def _tell(self, side: Side, line: str) -> None:
         for process in side.processes.values():
+            assert process.stdin is not None
             with suppress(BrokenPipeError):  # a dead rank is noticed elsewhere
                 process.stdin.write(f"{line}\n".encode())
                 process.stdin.flush()
 
     def _read(self, number: int, process: subprocess.Popen) -> None:
         """Read a program's output: queue its reports, write everything else to the log."""
+        assert process.stdout is not None
         with open(self.sides[number].log, "ab", buffering=0) as log:
             for line in process.stdout:
                 if line.startswith(MARK):

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from parbench import cache, identity, strategies
 from parbench import cell as cells
+from parbench.cell import Pair
 from parbench.data import kept
 from parbench.deploy import containers
 from parbench.errors import ParbenchError
@@ -117,7 +118,8 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         failure = _train(task, job, stop, facts, f"{progress}{cell.id}: starts on")
         if failure is not None and failure.out_of_memory:
             reason = failure.sentence
-            if job and job.memory_mib and cell.hardware.device == "cpu":
+            on_cpu = all(side.hardware.device == "cpu" for side in cell.sides)
+            if job and job.memory_mib and on_cpu:
                 reason += f"; its job had {job.memory_mib} MiB on each node"
             metrics_json.write_out_of_memory(task.out, cell, reason, started, task.data, facts)
         elif failure is not None:
@@ -192,7 +194,7 @@ def _train(
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
         attempt = Attempt(task, job, stop, facts, lent, Path(folder))
-        sides = attempt.pair() if len(task.cell.sides) > 1 else attempt.alone()
+        sides = attempt.pair(task.cell) if isinstance(task.cell, Pair) else attempt.alone()
         failure = attempt.failure(sides)
         if failure is None and task.out.exists():
             return None
@@ -234,7 +236,7 @@ class Attempt:
             if self.job and nodes > 1:
                 variables["PARBENCH_HEAD"] = self.job.address
             lent = self.lent.of(cell, min(nodes, len(self.job.here)) if self.job else 1)
-            image_path = image and Path(image["path"])
+            image_path = None if image is None else Path(image["path"])
             programs = cell_commands.programs(
                 self.task, number, self.job, lent, image_path, state, variables
             )
@@ -264,13 +266,13 @@ class Attempt:
             "alone", lambda sides: ranks.run(sides[0], timeout, grace, self.stop.requested)
         )[0]
 
-    def pair(self) -> list[Side]:
-        """Measure the sides of a pair in turn; in separate runs if memory cannot hold them all.
+    def pair(self, pair: Pair) -> list[Side]:
+        """Measure the sides of ``pair`` in turn; in separate runs if memory cannot hold them all.
 
         Returns the sides of the last attempt.
         """
         task, started, reason = self.task, clocks.now(), None
-        timeout, seconds = task.cell.run.timeout_seconds, interleaving.turn_seconds(task.cell)
+        timeout, seconds = task.cell.run.timeout_seconds, interleaving.turn_seconds(pair)
         stop = self.stop.requested
         sides, slices = self.started(
             "together", lambda sides: interleaving.run(sides, seconds, timeout, stop)
@@ -288,7 +290,7 @@ class Attempt:
             entries, rows = [side.json() for side in sides], [one.json() for one in slices]
             metrics_json.write_pair(
                 task.out,
-                task.cell,
+                pair,
                 rows,
                 entries,
                 started,

@@ -95,6 +95,7 @@ class Ranks:
     def _end(self) -> None:
         for process in self.processes.values():
             with contextlib.suppress(BrokenPipeError):
+                assert process.stdin is not None
                 process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self.processes.values():

@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypedDict, cast
 
 from parbench import machine
 from parbench.cell import Cell, Hardware, Pair
@@ -29,26 +30,29 @@ RESERVE = 2.0  # factor on the time of earlier runs: nodes differ, and the netwo
 PAIR_MINUTES = 15  # for a pair without an earlier run
 UNKNOWN_SAMPLES = 50_000  # assumed for a dataset that has not been made yet, as in CIFAR-10
 
+
+class Request(TypedDict, total=False):
+    """Resources of one job, by the plugin's names."""
+
+    nodes: int
+    tasks: int
+    cpus_per_task: int
+    mem_mb: int
+    runtime: int
+    slurm_partition: str
+    slurm_account: str
+    constraint: str
+    qos: str
+    mpi: str
+    slurm_extra: str
+
+
+KEYS = tuple(Request.__annotations__)
 # For datasets, images, tables and the report where these are jobs (slurm.prepare).
-PREPARE = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
+PREPARE: Request = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
 
 # Between squeue's columns: no path or comment holds it.
 SEPARATOR = "\x1f"
-
-# The plugin's names of resources.
-KEYS = (
-    "nodes",
-    "tasks",
-    "cpus_per_task",
-    "mem_mb",
-    "runtime",
-    "slurm_partition",
-    "slurm_account",
-    "constraint",
-    "qos",
-    "mpi",
-    "slurm_extra",
-)
 
 
 # ---------------------------------------------------------------- what the cluster lacks
@@ -78,7 +82,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
     """
     if hardware.device == "mps":
         return machine.missing(hardware, {"nodes": hardware.nodes})
-    partition = cluster.partition(asked.partition)
+    partition = cluster.existing(asked.partition)
     offered = cluster.nodes_of(partition)
     request = resources(hardware, asked, cluster)
     cores, memory = request["cpus_per_task"], request.get("mem_mb", 0)
@@ -121,7 +125,7 @@ def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> Non
 # ---------------------------------------------------------------- what a cell asks for
 
 
-def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> dict[str, int | str]:
+def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> Request:
     """Return the plugin's resources for ``hardware`` with the settings ``asked``; no walltime.
 
     ``cluster`` supplies the default partition and the site's spelling of GPU types. It is None on a
@@ -130,7 +134,7 @@ def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> dict
     devices, nodes = hardware.devices, hardware.nodes
     on_gpus = hardware.device == "cuda"
     partition = cluster.partition(asked.partition) if cluster else None
-    offered = cluster.nodes_of(partition) if cluster else []
+    offered = cluster.nodes_of(partition) if cluster and partition else []
     request: dict[str, int | str | None] = {
         "nodes": nodes,
         "cpus_per_task": machine.cores_of(hardware),
@@ -157,7 +161,7 @@ def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> dict
         # It also refuses a --gres in slurm_extra, unless the shell takes quotes off.
         extra.append(f"'--gres'=gpu:{gpus}" if asked.gpus == "gres" else f"--gpus-per-node={gpus}")
     request["slurm_extra"] = " ".join(extra)
-    return {key: value for key, value in request.items() if value is not None}
+    return cast(Request, {key: value for key, value in request.items() if value is not None})
 
 
 def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
@@ -179,16 +183,16 @@ def within(minutes: int, partition: Partition) -> int:
     return min(minutes, partition.minutes or minutes)
 
 
-def preparing(slurm: Slurm, cluster: Cluster | None) -> dict[str, int | str]:
+def preparing(slurm: Slurm, cluster: Cluster | None) -> Request:
     """Return the resources of preparing and reporting jobs; none if Snakemake runs them itself."""
     if slurm.prepare == "submit":
         return {}
-    request = {**PREPARE, "slurm_partition": slurm.prepare}
+    request: Request = {**PREPARE, "slurm_partition": slurm.prepare}
     if slurm.account is not None:
         request["slurm_account"] = slurm.account
     partition = cluster.partition(slurm.prepare) if cluster else None
     if partition:
-        request["runtime"] = within(request["runtime"], partition)
+        request["runtime"] = within(PREPARE["runtime"], partition)
     if cluster and not any(n.memory_mib for n in cluster.nodes if slurm.prepare in n.partitions):
         del request["mem_mb"]
     return request
@@ -245,14 +249,14 @@ class Requests:
                 longest_by_cell |= dict.fromkeys(group.cells, max(times))
         return longest_by_cell
 
-    def _without_walltime(self, name: str) -> dict[str, int | str]:
+    def _without_walltime(self, name: str) -> Request:
         hardware = self.config.hardware[name].called(name)
         return resources(hardware, self.config.slurm_of(name), self.cluster)
 
-    def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
+    def _of_all_sides(self, cell: Cell | Pair) -> Request:
         """Return the resources without walltime. The sides of a pair are loaded at once: their
         memory adds up."""
-        request = dict(self._of_hardware(largest(cell).name))
+        request = self._of_hardware(largest(cell).name).copy()
         if isinstance(cell, Pair):
             side_requests = [self._of_hardware(side.hardware.name) for side in cell.sides]
             request["cpus_per_task"] = max(one["cpus_per_task"] for one in side_requests)
@@ -260,12 +264,12 @@ class Requests:
                 request["mem_mb"] = sum(one.get("mem_mb", 0) for one in side_requests)
         return request
 
-    def _of(self, name: str) -> dict[str, int | str]:
+    def _of(self, name: str) -> Request:
         request = self._of_all_sides(self.plan.cells[name])
         if self.cluster is None:
             return request
         minutes = self._walltime(name)
-        partition = self.cluster.partition(request["slurm_partition"])
+        partition = self.cluster.existing(request.get("slurm_partition"))
         request["runtime"] = within(minutes, partition)
         if name in self.left:
             request["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"

@@ -98,6 +98,12 @@ class Cluster:
             return self.partitions.get(name)
         return next((part for part in self.partitions.values() if part.default), None)
 
+    def existing(self, name: str | None) -> Partition:
+        """Return the partition ``name``, by default the default one, which is known to exist."""
+        found = self.partition(name)
+        assert found is not None
+        return found
+
     def nodes_of(self, partition: Partition) -> list[Node]:
         """Return the nodes of ``partition``."""
         return [node for node in self.nodes if partition.name in node.partitions]

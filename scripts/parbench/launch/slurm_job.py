@@ -72,7 +72,7 @@ def current() -> Job | None:
     return Job(
         number=int(job_id),
         ends=float(job["EndTime"]) if job["EndTime"].isdigit() else None,
-        cpus_per_task=int(re.match(r"\d*", job.get("CPUs/Task", ""))[0] or 1),
+        cpus_per_task=int(re.sub(r"\D.*", "", job.get("CPUs/Task", "")) or 1),
         cell=cell_of(job.get("StdOut", ""), job.get("Comment", "")),
         alone=int(job["NumCPUs"]) >= sum(map(slurm_cluster.cores, nodes))
         and job.get("OverSubscribe") != "YES",

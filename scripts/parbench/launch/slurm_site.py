@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from snakemake.iocontainers import ResourceList
 from snakemake_executor_plugin_slurm import (
@@ -30,6 +31,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from parbench.deploy.doctor import LIMITED, MISSING, OK, Check
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
+from parbench.launch.slurm import Request
 from parbench.plan import config_files
 from parbench.plan.configuration import Config, Slurm
 
@@ -93,7 +95,7 @@ def _hardware(
     hardware = config.hardware[name].called(name)
     settings = config.slurm_of(name)
     minutes = settings.minutes or MINUTES
-    runtime = slurm.within(minutes, cluster.partition(settings.partition))
+    runtime = slurm.within(minutes, cluster.existing(settings.partition))
     request = slurm.resources(hardware, settings, cluster) | {"runtime": runtime}
     line, refused = sbatch_line(request), None
     try:
@@ -121,20 +123,20 @@ class SubmittedJob:
     threads: int = 1
 
 
-def sbatch_line(resources: dict[str, int | str]) -> str:
+def sbatch_line(resources: Request) -> str:
     """Return the plugin's sbatch line for ``resources``, without what differs from job to job: its
     name, log, comment and script, and the work folder.
 
     Raises ParbenchError with the plugin's message if it refuses them.
     """
-    job = SubmittedJob(ResourceList(fromdict=resources))
+    job = SubmittedJob(ResourceList(fromdict=dict(resources)))
     own = {"run_uuid": "", "slurm_logfile": "", "comment_str": "", "workdir": ""}
     for option, key in (("-A", "account"), ("-p", "partition")):
         value = resources.get(f"slurm_{key}")
         own[key] = "" if value is None else f"{option} {shlex.quote(str(value))}"
     try:
         validate_slurm_extra(job)
-        line = get_submit_command(job, own, settings=_profile()) + set_gres_string(job)
+        line = get_submit_command(job, own, settings=_profile()) + set_gres_string(cast(Any, job))
     except WorkflowError as error:
         raise ParbenchError(str(error)) from None
     words = shlex.split(line)
@@ -142,7 +144,7 @@ def sbatch_line(resources: dict[str, int | str]) -> str:
 
 
 @functools.cache
-def _account(stated: str | None) -> dict[str, str]:
+def _account(stated: str | None) -> Request:
     """Return the account that the plugin submits with: as ``stated``, or one that it guesses.
 
     Raises ParbenchError if it refuses the stated one.

@@ -21,6 +21,7 @@ from parbench.plan.yaml_file import words_of
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
     """Return the study ``name`` as the report shows it; ``dataset`` is its final dataset."""
+    stated: dict[str, Any] = {"claims": study.claims, "second_device": study.second_device}
     return About(
         name=name,
         title=study.title,
@@ -32,8 +33,7 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         assumed=_shown_assumptions(study, override),
         override=override,
         published=study.published,
-        **({"claims": study.claims} if study.claims else {}),
-        **({"second_device": study.second_device} if study.second_device else {}),
+        **{key: value for key, value in stated.items() if value},
         # Every field is passed, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,
@@ -128,6 +128,7 @@ def differences(
     """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
     if source is None:
         return ["a scale of its own, not that of the claims' sources"] if study.claims else []
+    assert study.scaled_from is not None
     source_path = places.shown(places.study(study.scaled_from))
     # A variant that only this study has is not scaled down, so its own settings are no difference,
     # unless it is compared with published rows.

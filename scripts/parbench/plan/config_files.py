@@ -61,8 +61,8 @@ def arguments(
     paths = [shown(os.path.abspath(file)) for file in configfiles]
     files = list(itertools.dropwhile(lambda path: path == "config.yaml", paths))
     values = [
-        f"{key}={changes[key] if isinstance(changes[key], str) else canonical_json(changes[key])}"
-        for key in sorted(changes or {})
+        f"{key}={value if isinstance(value, str) else canonical_json(value)}"
+        for key, value in sorted((changes or {}).items())
         if key in _DECISIVE
     ]
     overlay = ["--configfile", *files] if files else []

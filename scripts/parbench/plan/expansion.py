@@ -35,7 +35,7 @@ from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import settled
 from parbench.plan.study import Variant
-from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
+from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan, Work
 from parbench.software import Software
 from parbench.training import learning_rate
 from parbench.words import nearest
@@ -145,7 +145,7 @@ def plan(
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
     single_cells = (cell for cell in result.cells.values() if isinstance(cell, Cell))
-    for name in {cell.trained_by for cell in single_cells} - {None}:
+    for name in {cell.trained_by for cell in single_cells if cell.trained_by is not None}:
         trainer = result.cells[name]
         result.cells[name] = replace(trainer, run=replace(trainer.run, keeps_weights=True))
     return result
@@ -167,11 +167,10 @@ class Expansion:
     ) -> None:
         self.name, self.config, self.lacking, self.deployment = name, config, lacking, deployment
         self.study = config_files.study(name)
-        self.override = config.override.get(name) or Override()
+        self.override = config.override.get(name) or Override.model_validate({})
         self.where = places.shown(places.study(name))
-        overridden = self.override.model_fields_set
-        self.dataset = self.override.dataset if "dataset" in overridden else self.study.dataset
-        self.seeds = self.override.seeds if "seeds" in overridden else self.study.seeds
+        self.dataset = self.override.dataset or self.study.dataset
+        self.seeds = self.override.seeds or self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
         # By id, groups whose weights others predict with: names, and a cell without id and seed.
@@ -223,11 +222,11 @@ class Expansion:
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         consistency.check_selections(self.study, groups, self.where)
-        pairs = list(
-            pairing.pairs(self.study, templates, groups, lacking, self.restarts, self.where)
-        )
-        for pair, cells in pairs:
+        pairs: dict[str, list[PairGroup]] = {}  # without `pairs`, the plan states none
+        measured = pairing.pairs(self.study, templates, groups, lacking, self.restarts, self.where)
+        for pair, cells in measured:
             self._keep(cells, pair.not_run)
+            pairs.setdefault("pairs", []).append(pair)
         return StudyPlan(
             schema_version=study_plan.SCHEMA_VERSION,
             study=about.about(self.name, self.study, self.override, self.dataset),
@@ -236,7 +235,7 @@ class Expansion:
             groups=list(groups.values()),
             together=list(about.together(self.study, groups, self.where)),
             arguments=arguments,
-            **({"pairs": [pair for pair, _ in pairs]} if pairs else {}),
+            **pairs,
         )
 
     def _check(self) -> None:

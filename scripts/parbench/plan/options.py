@@ -62,17 +62,11 @@ def _annotation(part: dict) -> Any:
 
 @functools.cache
 def _model(kind: str, name: str) -> type[StrictModel]:
-    return create_model(
-        "Options",
-        __base__=StrictModel,
-        **{
-            key: (
-                _annotation(part),
-                Field(part.get("default", ...), description=part["description"]),
-            )
-            for key, part in _stated(kind, name).items()
-        },
-    )
+    fields: dict[str, Any] = {
+        key: (_annotation(part), Field(part.get("default", ...), description=part["description"]))
+        for key, part in _stated(kind, name).items()
+    }
+    return create_model("Options", __base__=StrictModel, **fields)
 
 
 def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]:
@@ -150,7 +144,7 @@ def published_weights(
         )
     differing = {key: value for key, value in options.items() if value != defaults[key]}
     choices = ", ".join(f"{key} (options {entry.options or {}})" for key, entry in entries.items())
-    quoted_name = "" if asked is True else f" {brief(asked)!r}"
+    quoted_name = f" {brief(asked)!r}" if isinstance(asked, str) else ""
     raise ParbenchError(
         f"{keys}: config.yaml has no weights{quoted_name} of {name} with the options "
         f"{brief(str(differing))}; it has {brief(choices, 300) or 'none of this model'}. Add an "

@@ -53,6 +53,7 @@ def _pair(
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
     """Return one comparison of ``entry``, for the model or models together called ``name``."""
+    assert study.pairs is not None
     members = study.members(name)
     variant_keys, baseline_keys = (
         _in_turn(members, variant, templates) for variant in (entry.variant, entry.baseline)

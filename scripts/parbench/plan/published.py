@@ -82,10 +82,11 @@ class Published(pydantic.BaseModel):
     @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit, in the unit of ``value``."""
-        printed = float(self.published_value or 0)
-        if printed == 0 or not math.isfinite(printed):
+        text = self.published_value or "0"
+        printed = float(text)
+        last_digit = Decimal(text).as_tuple().exponent
+        if printed == 0 or not isinstance(last_digit, int):  # a letter if it is not finite
             return 0.0
-        last_digit = Decimal(self.published_value).as_tuple().exponent
         return 0.5 * 10.0**last_digit * abs(self.value / printed)
 
     @property
@@ -304,6 +305,8 @@ class ClaimTest(StrictModel):
     @property
     def sides(self) -> tuple[Selection, Selection]:
         """Numerator and denominator of a test of a ratio."""
+        assert self.numerator is not None
+        assert self.denominator is not None
         return self.numerator, self.denominator
 
     @property
@@ -420,12 +423,12 @@ class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,6
     """All claims that sources make in words, by name."""
 
 
-def claims(*paths: str | Path) -> dict[str, Claim]:
+def claims(*paths: Path) -> dict[str, Claim]:
     """Read the claims of files, by name; ParbenchError names file, key, value, fix."""
     return united({path: read_model(Claims, path).root for path in paths})
 
 
-def united(claims_by_file: Mapping[str | Path, dict[str, Claim]]) -> dict[str, Claim]:
+def united(claims_by_file: Mapping[Path, dict[str, Claim]]) -> dict[str, Claim]:
     """Return the claims of all files, by name. Raises ParbenchError if two have one name."""
     found: dict[str, Claim] = {}
     for path, own in claims_by_file.items():

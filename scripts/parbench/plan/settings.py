@@ -38,11 +38,11 @@ class Settings(StrictModel):
         description="if the last batch is smaller than this, it joins the batch before it, so "
         "that every micro-batch has enough samples for BatchNorm",
     )
-    optimizer: Literal["sgd", "adamw"] = Field(
+    optimizer: cell.Optimizer = Field(
         description="torch.optim's SGD with momentum, or AdamW, which without weight decay is Adam"
     )
     learning_rate: Positive = Field(description="peak learning rate, see learning_rate_rule")
-    learning_rate_rule: Literal["fixed", "linear"] = Field(
+    learning_rate_rule: cell.LearningRateRule = Field(
         Training.learning_rate_rule,
         description="fixed: the rate is used as stated; linear: it is multiplied by the "
         "data-parallel size (1 for gpipe), for a global batch that grows with it",
@@ -51,7 +51,7 @@ class Settings(StrictModel):
     weight_decay: NotNegative = Field(
         Training.weight_decay, description="weight decay of the optimizer"
     )
-    schedule: Literal["constant", "cosine", "onecycle", "step"] = Field(
+    schedule: cell.Schedule = Field(
         description="schedule of the learning rate over the steps; step: learning_rate_steps"
     )
     learning_rate_steps: list[Positive] = Field(
@@ -67,26 +67,26 @@ class Settings(StrictModel):
     label_smoothing: Share = Field(
         Training.label_smoothing, description="label smoothing of the cross-entropy"
     )
-    batch_norm: Literal["local", "synchronized"] = Field(
+    batch_norm: cell.BatchNorm = Field(
         Training.batch_norm,
         description="what BatchNorm normalizes over in training: local (each rank's share of the "
         "batch, each micro-batch of GPipe) or synchronized (the global batch over all "
         "ranks)",
     )
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
+    precision: cell.Precision = Field(
         Training.precision,
         description="fp32, or autocast to bf16 or fp16, entered inside each stage",
     )
     tf32: TF32 | bool = Field(
-        asdict(cell.TF32()),
+        default_factory=lambda: asdict(cell.TF32()),
         description="whether convolutions and matrix products on NVIDIA GPUs may use "
         "TensorFloat-32: true or false for both, or for each; the default is torch's",
     )
-    memory_format: Literal["contiguous", "channels_last"] = Field(
+    memory_format: cell.MemoryFormat = Field(
         Training.memory_format,
         description="memory layout of weights and images; channels_last is for images only",
     )
-    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = Field(
+    compile: cell.Compile = Field(
         Training.compile,
         description="mode of torch.compile for training and evaluation; compiling is timed apart "
         "(compile_seconds)",
@@ -109,13 +109,13 @@ class Settings(StrictModel):
         Training.augment,
         description="random crops (padding 4) and flips",
     )
-    normalization: Literal["dataset", "imagenet", "none"] = Field(
+    normalization: cell.Normalization = Field(
         Training.normalization,
         description="mean and deviation of each channel that images are normalized by: dataset "
         "(those of the whole training set), imagenet (those of the images that most published "
         "weights were trained on), or none (pixels from 0 to 1)",
     )
-    input: Literal["tensor", "disk", "pil"] = Field(
+    input: cell.Input = Field(
         Training.input,
         description="tensor: batches are cropped, flipped and resized at once, on the device, "
         "which holds the whole dataset; disk: the same, but images stay on disk, and a thread "
@@ -131,7 +131,7 @@ class Settings(StrictModel):
         description="tokens of a text that the model sees, including the first and last special "
         "token; null: the model sees images",
     )
-    padding: Literal["longest", "fixed"] = Field(
+    padding: cell.Padding = Field(
         Training.padding,
         description="padding of texts: to the longest of a rank's batch, or always to max_length",
     )
@@ -148,12 +148,12 @@ class Settings(StrictModel):
     evaluation_batch: Whole = Field(
         Training.evaluation_batch, description="test samples of one forward pass on a rank"
     )
-    mode: Literal["performance", "deterministic"] = Field(
+    mode: cell.Mode = Field(
         Training.mode,
         description="performance, for times; or deterministic, for the same bytes in every run, "
         "whose times are not judged",
     )
-    profile: Literal["none", "operators", "training_operators", "phases"] = Field(
+    profile: cell.Profile = Field(
         Training.profile,
         description="instrument from scripts/parbench/measure/profiling/: operators (torch's "
         "profiler, of inference), training_operators (of training steps), phases "

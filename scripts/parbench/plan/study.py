@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,10 @@ from parbench.runs.metrics import METRICS
 # Selects published rows: column = value, or one of several values.
 _Value = str | int | Number
 Selection = dict[str, _Value | Annotated[list[_Value], Field(min_length=1)]]
-Metric = Literal[tuple(METRICS)]
+if TYPE_CHECKING:
+    Metric = str
+else:
+    Metric = Literal[tuple(METRICS)]
 Values = dict[Annotated[str, Field(pattern="^[a-z_]+$")], Annotated[list[Any], Field(min_length=1)]]
 
 
@@ -235,7 +238,7 @@ class Study(StrictModel):
         "comparable",
     )
     tolerance: Tolerance = Field(
-        default_factory=Tolerance,
+        default_factory=lambda: Tolerance.model_validate({}),
         description="how far apart two equal numbers may be: a reproduced and its published one, "
         "or two that a claim calls the same (docs/verdicts.md)",
     )

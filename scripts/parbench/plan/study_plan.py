@@ -24,9 +24,10 @@ SCHEMA_VERSION = 1
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME}$")]
 
 
-def _part_of_a_cell(kind: type) -> Any:
-    """Return a field type for a dataclass of parbench.cell; its numbers are written unchanged."""
-    return Annotated[kind, PlainSerializer(asdict)]
+# Parts of a cell, whose numbers are written unchanged.
+CellHardware = Annotated[Hardware, PlainSerializer(asdict)]
+CellDataset = Annotated[Dataset, PlainSerializer(asdict)]
+CellTraining = Annotated[Training, PlainSerializer(asdict)]
 
 
 class Work(StrictModel):
@@ -67,9 +68,9 @@ class PlannedGroup(Partial):
     options: dict[str, Any]
     model_options: dict[str, Any]
     pretrained: dict[str, str] = Field({}, description="SHA-256 of published weights, by model")
-    hardware: _part_of_a_cell(Hardware)
-    dataset: _part_of_a_cell(Dataset)
-    training: _part_of_a_cell(Training)
+    hardware: CellHardware
+    dataset: CellDataset
+    training: CellTraining
     seeds: list[int]
     cells: list[FileName] = Field(description="ids of its cells, by seed")
     not_run: str | None = Field(description="why this machine cannot run its cells")

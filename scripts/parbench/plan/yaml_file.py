@@ -28,6 +28,8 @@ MOST_VALUES = 100_000
 # The most known values that a message lists where it has a better guess.
 MOST_LISTED = 20
 
+Keys = tuple[Any, ...]  # where a value is: the keys and indices that lead to it
+
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.resolver.Resolver()
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -35,12 +37,12 @@ _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
 
 
-def read_yaml(path: str | Path) -> dict:
+def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
     return _read(Path(path)).value
 
 
-def as_typed(path: str | Path, keys: Sequence) -> Scalar | None:
+def as_typed(path: str | Path, keys: Sequence[Any]) -> Scalar | None:
     """Return the number, boolean or null at ``keys`` of a YAML file as it was typed there."""
     return _read(Path(path)).scalars.get(tuple(keys))
 
@@ -85,9 +87,9 @@ class _Document:
     def __init__(self, text: str, name: str):
         self._name = name
         # By anchor (None: without): the value and how many it holds; None while it is read.
-        self._anchored: dict[str, tuple[Any, int] | None] = {}
+        self._anchored: dict[str | None, tuple[Any, int] | None] = {}
         self._count = 0
-        self.scalars: dict[tuple, Scalar] = {}
+        self.scalars: dict[Keys, Scalar] = {}
         try:
             self.value = self._document(yaml.parse(text, _Loader))
         except yaml.reader.ReaderError as error:
@@ -95,14 +97,16 @@ class _Document:
             self._fail(line, (), f"not valid YAML: {error.reason}; remove the character")
         except yaml.MarkedYAMLError as error:
             last = text.rstrip("\n").count("\n") + 1  # of what is left open, beyond the end
-            line, problem = min(error.problem_mark.line + 1, last), brief(error.problem, 300)
+            if (mark := error.problem_mark) is None:
+                self._fail(last, (), f"not valid YAML: {error.problem}; fix the file")
+            line, problem = min(mark.line + 1, last), brief(str(error.problem), 300)
             if error.context_mark and error.context_mark.line + 1 < line:
                 problem += f" {error.context} that begins on line {error.context_mark.line + 1}"
-            begins = text.split("\n")[error.problem_mark.line :][:1]
-            rest = begins[0][error.problem_mark.column :] if begins else ""
+            begins = text.split("\n")[mark.line :][:1]
+            rest = begins[0][mark.column :] if begins else ""
             self._fail(line, (), f"not valid YAML: {problem}; {_remedy(problem, rest)}")
 
-    def _fail(self, line: int, keys: tuple, problem: str) -> NoReturn:
+    def _fail(self, line: int, keys: Keys, problem: str) -> NoReturn:
         key = f"{dotted(keys)}: " if keys else ""
         raise ParbenchError(f"{self._name}, line {line}: {key}{problem}")
 
@@ -118,7 +122,8 @@ class _Document:
                 value = self._node(event, events, ())
         return value
 
-    def _node(self, event: yaml.NodeEvent, events: Iterator[yaml.Event], keys: tuple) -> Any:
+    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], keys: Keys) -> Any:
+        assert isinstance(event, yaml.NodeEvent)
         line, before = event.start_mark.line + 1, self._count
         if isinstance(event, yaml.AliasEvent):
             value, size = self._alias(event.anchor, line, keys)
@@ -133,7 +138,7 @@ class _Document:
             self._fail(line, keys[:3], problem)
         return value
 
-    def _alias(self, anchor: str, line: int, keys: tuple) -> tuple[Any, int]:
+    def _alias(self, anchor: str, line: int, keys: Keys) -> tuple[Any, int]:
         name = brief(anchor)
         if anchor not in self._anchored:
             self._fail(line, keys, f"no anchor &{name} stands above the alias *{name}; correct it")
@@ -143,8 +148,9 @@ class _Document:
         return found
 
     def _new(
-        self, event: yaml.NodeEvent, events: Iterator[yaml.Event], line: int, keys: tuple
+        self, event: yaml.NodeEvent, events: Iterator[yaml.Event], line: int, keys: Keys
     ) -> Any:
+        assert isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent))
         if len(keys) > MOST_LEVELS:
             self._fail(line, keys[:3], f"nested more than {MOST_LEVELS} levels deep; write fewer")
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
@@ -156,14 +162,15 @@ class _Document:
             return value
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(events, keys)
-        values: list = []
+        values: list[Any] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             values.append(self._node(event, events, (*keys, len(values))))
         return values
 
-    def _mapping(self, events: Iterator[yaml.Event], keys: tuple) -> dict[str, Any]:
-        values, line_by_key = {}, {}
-        parts: list = []  # the mappings under <<, the first of which counts most
+    def _mapping(self, events: Iterator[yaml.Event], keys: Keys) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        line_by_key: dict[str, int] = {}
+        parts: list[Any] = []  # the mappings under <<, the first of which counts most
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
             key = self._key(event, line, keys)
@@ -172,7 +179,7 @@ class _Document:
                 self._fail(line, keys, f"duplicate key {brief(key)!r} ({lines}); keep one of them")
             line_by_key[key] = line
             value = self._node(next(events), events, (*keys, key))
-            if key == "<<" and event.implicit[0]:
+            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 parts = value if isinstance(value, list) else [value]
             else:
                 values[key] = value
@@ -182,7 +189,7 @@ class _Document:
             values = part | values
         return values
 
-    def _key(self, event: yaml.Event, line: int, keys: tuple) -> str:
+    def _key(self, event: yaml.Event, line: int, keys: Keys) -> str:
         if not isinstance(event, yaml.ScalarEvent):
             self._fail(line, keys, "a key must be text, not a list, a mapping or an alias")
         key = self._scalar(event, line, keys)
@@ -195,7 +202,7 @@ class _Document:
             self._fail(line, keys, problem)
         return key
 
-    def _scalar(self, event: yaml.ScalarEvent, line: int, keys: tuple) -> Any:
+    def _scalar(self, event: yaml.ScalarEvent, line: int, keys: Keys) -> Any:
         typed = event.value
         if "\0" in typed:
             self._fail(line, keys, "the value holds a NUL character; remove it")
@@ -245,7 +252,7 @@ def _ambiguous(typed: str, kind: str) -> str:
 # --- parts of messages ---
 
 
-def dotted(keys: Sequence) -> str:
+def dotted(keys: Sequence[Any]) -> str:
     """Return ``keys`` as a message names them."""
     return ".".join(brief(str(key)) for key in keys)
 
