@@ -219,7 +219,8 @@ class Cell:
 
     def json(self) -> dict[str, Any]:
         """Return the content of cell.json."""
-        content = {"schema_version": SCHEMA_VERSION, **asdict(self), "run": self.run.json()}
+        head = {"schema_version": SCHEMA_VERSION}
+        content: dict[str, Any] = {**head, **asdict(self), "run": self.run.json()}
         if self.model.pretrained is None:
             del content["model"]["pretrained"]
         if self.training.max_length is None:

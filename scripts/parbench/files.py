@@ -97,7 +97,7 @@ def user_path(text: str) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``: renamed to it durably, or deleted on failure."""
     path = Path(path)
     if path.is_dir():
@@ -132,7 +132,7 @@ def _of_disk(error: Exception) -> int | None:
     return number if number in OF_DISK else None
 
 
-def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write ``content`` to ``path``, on the disk when this returns.
 
     A reader sees the old file or the whole new one.
@@ -146,12 +146,12 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def write_json(path: str | os.PathLike, value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as JSON, atomically. Raises ValueError for NaN and infinity."""
     write_atomically(path, json_text(value))
 
 
-def read_text(path: str | os.PathLike, name: str | None = None, fix: str = "") -> str:
+def read_text(path: str | os.PathLike[str], name: str | None = None, fix: str = "") -> str:
     """Return the text of a file in UTF-8, without a byte-order mark, its line ends as newlines.
 
     ParbenchError calls the file ``name`` (by default its path) and gives the line and ``fix``.
@@ -209,7 +209,7 @@ def _with_newlines(text: str) -> str:
 MADE_AGAIN = "delete it and run again"  # of files that a run makes again
 
 
-def read_json(path: str | os.PathLike, fix: str = MADE_AGAIN) -> Any:
+def read_json(path: str | os.PathLike[str], fix: str = MADE_AGAIN) -> Any:
     """Read a JSON file without NaN and infinity. Raises ParbenchError, naming it, if it is missing,
     broken or unreadable."""
     text = read_text(path, fix=fix)
@@ -226,7 +226,7 @@ def read_json(path: str | os.PathLike, fix: str = MADE_AGAIN) -> Any:
     raise ParbenchError(f"{where}: not valid JSON: {problem}; {fix}")
 
 
-def read_record(path: str | os.PathLike, *keys: str) -> dict[str, Any]:
+def read_record(path: str | os.PathLike[str], *keys: str) -> dict[str, Any]:
     """Read a JSON file that a run writes, an object with ``keys``. ParbenchError as read_json."""
     value = read_json(path)
     lacking = [key for key in keys if not isinstance(value, dict) or key not in value]
@@ -253,7 +253,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def sha256_file(path: str | os.PathLike) -> str:
+def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parbench import probe, variables
 from parbench.errors import ParbenchError, sentence
@@ -28,7 +29,7 @@ class Interpreter:
     """The Python at ``path``, as config.yaml names it; ``found``: see probe.here."""
 
     path: str
-    found: dict
+    found: dict[str, Any]
 
     @property
     def label(self) -> str:

@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from parbench import variables
 from parbench.cell import Hardware
@@ -26,7 +27,7 @@ CGROUPS = "/sys/fs/cgroup"
 ASK_SECONDS = 30  # after which a program of the machine counts as one that does not answer
 
 
-def describe() -> dict:
+def describe() -> dict[str, Any]:
     """Return the machine as recorded in metrics.json.
 
     {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
@@ -49,7 +50,7 @@ def describe() -> dict:
     }
 
 
-def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict]) -> str:
+def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict[str, Any]]) -> str:
     """Return 12 hexadecimal digits, equal for machines whose times may be compared.
 
     Unchanged by reboots, kernel and driver updates, which change the memory slightly, and by the
@@ -69,7 +70,7 @@ def _rounded(mib: int) -> int:
 # ---------------------------------------------------------------- what is available
 
 
-def available(config_override: dict | str | None = None) -> dict:
+def available(config_override: dict[str, Any] | str | None = None) -> dict[str, Any]:
     """Return what cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
 
     ``config_override`` is `available:` of config.yaml: a mapping of this form is returned as it is;
@@ -92,7 +93,7 @@ def cores_of(hardware: Hardware) -> int:
     return hardware.devices * hardware.threads
 
 
-def missing(hardware: Hardware, available: dict) -> str | None:
+def missing(hardware: Hardware, available: dict[str, Any]) -> str | None:
     """Return why cells on ``hardware`` cannot run with what is ``available``; None if they can."""
     nodes, devices = hardware.nodes, hardware.devices
     cores_per_node = cores_of(hardware) if hardware.device == "cpu" else 0
@@ -235,7 +236,7 @@ def operating_system() -> str:
         return f"{platform.system()} {platform.release()}"
 
 
-def read(path: str | os.PathLike) -> str:
+def read(path: str | os.PathLike[str]) -> str:
     """Return a small file's text; empty if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
@@ -246,7 +247,7 @@ def read(path: str | os.PathLike) -> str:
 # ---------------------------------------------------------------- accelerators
 
 
-def accelerators() -> tuple[dict, ...]:
+def accelerators() -> tuple[dict[str, Any], ...]:
     """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order.
 
     A card in slices (MIG) is not there, but its slices are.
@@ -272,7 +273,7 @@ _ALL_CARDS = ("env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 
 @functools.cache
-def _accelerators() -> tuple[tuple[dict, ...], str | None]:
+def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
     # Do not spend time on nvidia-smi without a driver.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
@@ -280,7 +281,7 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     if shutil.which(program) is None:
         program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
     text, trouble = asked(command)
-    gpus: list[dict] = []
+    gpus: list[dict[str, Any]] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
         if not uuid.startswith("GPU-"):  # a message
@@ -293,7 +294,7 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     return tuple(_with_slices(gpus)), trouble and f"{program}: {trouble}"
 
 
-def _with_slices(gpus: list[dict]) -> list[dict]:
+def _with_slices(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return ``gpus`` with each card in slices replaced by its slices, as `nvidia-smi -L` has."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
     listing = asked(["nvidia-smi", "-L"])[0]
@@ -311,7 +312,7 @@ def _with_slices(gpus: list[dict]) -> list[dict]:
     return found
 
 
-def _slice(gpu: dict, profile: str) -> dict:
+def _slice(gpu: dict[str, Any], profile: str) -> dict[str, Any]:
     """Return name and memory of a slice ``profile``, such as 1g.10gb, of the card ``gpu``."""
     size = re.search(r"(\d+)gb", profile)
     memory_mib = int(size[1]) * 1024 if size else 0
@@ -344,12 +345,12 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
-def visible(accelerators: tuple[dict, ...]) -> list[dict]:
+def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
     """Filter by CUDA_VISIBLE_DEVICES; as in CUDA, an unknown entry hides all that follow it."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
-    gpus: list[dict] = []
+    gpus: list[dict[str, Any]] = []
     for entry in (part.strip() for part in chosen.split(",")):
         matches = [gpu for gpu in accelerators if entry and gpu["uuid"].startswith(entry)]
         if entry.isdigit() and int(entry) < len(accelerators):

@@ -11,7 +11,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench import distribution, machine, packages
 
@@ -108,7 +108,7 @@ def _java() -> str:
     return str(number) if number >= JAVA else f"{number}, {where}"
 
 
-def _horovod_state() -> dict:
+def _horovod_state() -> dict[str, Any]:
     """Return what scripts/environment.py recorded about its Horovod: {available, gpu, ...}."""
     path = Path(sys.prefix, "horovod.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

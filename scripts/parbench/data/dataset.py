@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from parbench.data.texts import Texts
 
 
-def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
+def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
     """Write the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
     from parbench.data import source  # needs pydantic, which a bare machine lacks
 
@@ -38,7 +38,7 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     )
 
 
-def _convert(told: dict, read: Images | Texts, out: Path, digest: Path) -> dict:
+def _convert(told: dict[str, Any], read: Images | Texts, out: Path, digest: Path) -> dict[str, Any]:
     """Write data.safetensors to ``out``, then its description, which begins with ``told``, to
     ``digest``; return the latter.
 
@@ -68,7 +68,9 @@ def _convert(told: dict, read: Images | Texts, out: Path, digest: Path) -> dict:
     return description
 
 
-def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
+def _write_safetensors(
+    path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, Any]
+) -> None:
     """Write a safetensors file of int64, int32 and uint8 tensors, the same bytes every time.
 
     Not by the library, which keeps metadata in a hash map: its order differs from run to run.
@@ -95,7 +97,7 @@ def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dic
             file.write(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
 
 
-def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
+def local_digest(spec: dict[str, Any], kept: Path, digest: Path) -> str | None:
     """Return the SHA-256 of a local folder's current content; None if the entry pins its source.
 
     Reading all images takes long: the file ``kept`` caches the answer until an image is another
@@ -126,7 +128,7 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     return cached["sha256"]
 
 
-def _stamp(path: Path) -> list:
+def _stamp(path: Path) -> list[Any]:
     """Return what changes with the bytes of a file or, if it is reached by links, with these."""
     status = path.stat()
     changes = status.st_mtime_ns, status.st_ctime_ns  # a program may set the former

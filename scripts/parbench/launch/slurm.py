@@ -49,7 +49,14 @@ class Request(TypedDict, total=False):
 
 KEYS = tuple(Request.__annotations__)
 # For datasets, images, tables and the report where these are jobs (slurm.prepare).
-PREPARE: Request = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
+PREPARE_MINUTES = 120
+PREPARE: Request = {
+    "nodes": 1,
+    "tasks": 1,
+    "cpus_per_task": 2,
+    "mem_mb": 8000,
+    "runtime": PREPARE_MINUTES,
+}
 
 # Between squeue's columns: no path or comment holds it.
 SEPARATOR = "\x1f"
@@ -85,7 +92,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
     partition = cluster.existing(asked.partition)
     offered = cluster.nodes_of(partition)
     request = resources(hardware, asked, cluster)
-    cores, memory = request["cpus_per_task"], request.get("mem_mb", 0)
+    cores, memory = machine.cores_of(hardware), request.get("mem_mb", 0)
     needs = [f"{cores} cores"] + ([f"{memory} MiB of memory"] if memory else [])
     fitting = [node for node in offered if node.cores >= cores and node.memory_mib >= memory]
     if hardware.device == "cuda":
@@ -192,7 +199,7 @@ def preparing(slurm: Slurm, cluster: Cluster | None) -> Request:
         request["slurm_account"] = slurm.account
     partition = cluster.partition(slurm.prepare) if cluster else None
     if partition:
-        request["runtime"] = within(PREPARE["runtime"], partition)
+        request["runtime"] = within(PREPARE_MINUTES, partition)
     if cluster and not any(n.memory_mib for n in cluster.nodes if slurm.prepare in n.partitions):
         del request["mem_mb"]
     return request
@@ -259,7 +266,7 @@ class Requests:
         request = self._of_hardware(largest(cell).name).copy()
         if isinstance(cell, Pair):
             side_requests = [self._of_hardware(side.hardware.name) for side in cell.sides]
-            request["cpus_per_task"] = max(one["cpus_per_task"] for one in side_requests)
+            request["cpus_per_task"] = max(one.get("cpus_per_task", 1) for one in side_requests)
             if "mem_mb" in request:
                 request["mem_mb"] = sum(one.get("mem_mb", 0) for one in side_requests)
         return request
@@ -272,7 +279,8 @@ class Requests:
         partition = self.cluster.existing(request.get("slurm_partition"))
         request["runtime"] = within(minutes, partition)
         if name in self.left:
-            request["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
+            extra = f"--dependency=afterany:{':'.join(self.left[name])}"
+            request["slurm_extra"] = f"{request.get('slurm_extra', '')} {extra}"
         return request
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parbench import git, models, strategies
 from parbench.cell import Cell, Pair
@@ -87,7 +88,7 @@ def combined(digests: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def git_state(folder: Path = SCRIPTS) -> dict:
+def git_state(folder: Path = SCRIPTS) -> dict[str, Any]:
     """Return {"git_commit", "git_dirty"} of the checkout with ``folder``; both None without git."""
     return git.state(folder.parent)
 

@@ -66,17 +66,19 @@ def vocabulary(name: str) -> str | None:
     return getattr(load(name), "VOCABULARY", None)
 
 
-def options(name: str, given: dict) -> dict:
+def options(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return all options of the model ``name``: ``given``, else defaults."""
     return {key: schema["default"] for key, schema in load(name).OPTIONS.items()} | given
 
 
-def stated_options(name: str, options: dict) -> dict:
+def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` of the model ``name`` without implied ones at their defaults."""
     return without_implied(load(name).OPTIONS, options)
 
 
-def without_implied(schemas: Mapping[str, dict], options: dict[str, Any]) -> dict[str, Any]:
+def without_implied(
+    schemas: Mapping[str, dict[str, Any]], options: dict[str, Any]
+) -> dict[str, Any]:
     """Return ``options``, which ``schemas`` describe, without implied ones at their defaults, as in
     cells: those older than the option keep their ids."""
     return {

@@ -23,7 +23,7 @@ from parbench.plan.yaml_file import parsed, read_yaml
 from parbench.words import nearest
 
 
-def merged(base: dict, change: dict) -> dict:
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``change`` laid over it, mappings key by key, like --configfile."""
     result = dict(base)
     for key, value in change.items():
@@ -52,7 +52,7 @@ _DECISIVE += ("override",)
 
 
 def arguments(
-    study: str, configfiles: Sequence[str | Path] = (), changes: dict | None = None
+    study: str, configfiles: Sequence[str | Path] = (), changes: dict[str, Any] | None = None
 ) -> list[str]:
     """Return the Snakemake arguments that run ``study`` with these files and ``--config`` values.
 
@@ -122,7 +122,9 @@ def _mistake(config: dict[str, Any]) -> Problem | None:
     return None
 
 
-def _emptied(config: dict, configfiles: Sequence[str | Path], keys: list) -> str | None:
+def _emptied(
+    config: dict[str, Any], configfiles: Sequence[str | Path], keys: list[Any]
+) -> str | None:
     """Return the message for a file in which a key that leads to ``keys`` has no value though it
     takes a mapping: what a later file gives it is then all that it has in ``config``."""
     for file in (places.ROOT / "config.yaml", *configfiles):
@@ -166,18 +168,20 @@ def _by_name(studies: Any, where: str) -> Any:
     return names
 
 
-def holder(configfiles: Sequence[str | Path], key: list, changes: dict | None = None) -> str:
+def holder(
+    configfiles: Sequence[str | Path], key: list[Any], changes: dict[str, Any] | None = None
+) -> str:
     """Return the name of the file whose ``key`` counts: the last that holds it, of config.yaml and
     the ``configfiles`` laid over it; "--config" if it is among the ``changes`` given there."""
     return "--config" if _holds(changes or {}, key) else shown(_holder(configfiles, key))
 
 
-def _holder(configfiles: Sequence[str | Path], key: list) -> str | Path:
+def _holder(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:
     first = places.ROOT / "config.yaml"
     return next((file for file in reversed(configfiles) if _holds(read_yaml(file), key)), first)
 
 
-def _holds(value: Any, key: list) -> bool:
+def _holds(value: Any, key: list[Any]) -> bool:
     """Return whether the keys and indices ``key`` lead to a value, be it null."""
     try:
         _value(value, key)
@@ -186,7 +190,7 @@ def _holds(value: Any, key: list) -> bool:
     return bool(key)
 
 
-def _value(value: Any, key: list) -> Any:
+def _value(value: Any, key: list[Any]) -> Any:
     for part in key:
         value = value[part]
     return value

@@ -273,7 +273,7 @@ class Override(StrictModel):
     )
 
 
-def _of_its_kind(entry: dict) -> dict:
+def _of_its_kind(entry: dict[str, Any]) -> dict[str, Any]:
     """Check an entry of ``datasets`` by the class of its kind, and return it."""
     if "kind" not in entry:
         raise wrong([], missing_key("kind", "where its images come from"))

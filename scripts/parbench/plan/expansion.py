@@ -35,7 +35,7 @@ from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import settled
 from parbench.plan.study import Variant
-from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan, Work
+from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
 from parbench.software import Software
 from parbench.training import learning_rate
 from parbench.words import nearest
@@ -222,7 +222,7 @@ class Expansion:
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         consistency.check_selections(self.study, groups, self.where)
-        pairs: dict[str, list[PairGroup]] = {}  # without `pairs`, the plan states none
+        pairs: dict[str, Any] = {}  # without `pairs`, the plan states none
         measured = pairing.pairs(self.study, templates, groups, lacking, self.restarts, self.where)
         for pair, cells in measured:
             self._keep(cells, pair.not_run)

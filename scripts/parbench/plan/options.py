@@ -24,7 +24,7 @@ from parbench.plan.study import ModelEntry
 from parbench.words import brief
 
 
-def _stated(kind: str, name: str) -> dict[str, dict]:
+def _stated(kind: str, name: str) -> dict[str, dict[str, Any]]:
     """Return the JSON schema of each option that the file of a model or strategy states."""
     return {"models": models, "strategies": strategies}[kind].load(name).OPTIONS
 
@@ -42,7 +42,7 @@ _LIMITS = {
 _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
-def _annotation(part: dict) -> Any:
+def _annotation(part: dict[str, Any]) -> Any:
     """Return the type that an option's JSON schema describes; LookupError for unknown keywords."""
     match part:
         case {"enum": values}:
@@ -69,7 +69,7 @@ def _model(kind: str, name: str) -> type[StrictModel]:
     return create_model("Options", __base__=StrictModel, **fields)
 
 
-def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]:
+def all_options(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Return every option of a model or strategy, those not ``given`` with their defaults."""
     validated(_model(kind, name), given, f"{where}: options of {name}")
     return {
@@ -122,7 +122,7 @@ def starts_published(entry: ModelEntry | None) -> bool:
 
 
 def published_weights(
-    name: str, options: dict, asked: bool | str, weights: Mapping[str, Weights], keys: str
+    name: str, options: dict[str, Any], asked: bool | str, weights: Mapping[str, Weights], keys: str
 ) -> Pretrained:
     """Return the weights of config.yaml that fit the model ``name`` with all its ``options``.
 

@@ -100,17 +100,17 @@ class Published(pydantic.BaseModel):
         return self.value + self.rounding
 
     @property
-    def setting(self) -> tuple:
+    def setting(self) -> tuple[Any, ...]:
         """What is trained and on which hardware. An empty column counts as a value of its own."""
         return self.study, self.model, self.hardware, self.batch_size, self.precision
 
     @property
-    def way(self) -> tuple:
+    def way(self) -> tuple[Any, ...]:
         """How it is trained: strategy, options, nodes, devices."""
         return self.strategy, self.options, self.nodes, self.devices
 
     @property
-    def configuration(self) -> tuple:
+    def configuration(self) -> tuple[Any, ...]:
         """Setting and way together, which have one value per metric."""
         return (*self.setting, *self.way)
 

@@ -91,7 +91,7 @@ def _option(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def contrasted(test: ClaimTest, ratios: Collection) -> list[tuple]:
+def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]]:
     """Return each ratio alone or, if the test contrasts two selections, one of each: those that
     agree in everything that these do not name. Each has ``configurations``, those of its sides."""
     if not test.contrast:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, PlainSerializer
 
@@ -78,7 +78,7 @@ class Settings(StrictModel):
         description="fp32, or autocast to bf16 or fp16, entered inside each stage",
     )
     tf32: TF32 | bool = Field(
-        default_factory=lambda: asdict(cell.TF32()),
+        cast(Any, asdict(cell.TF32())),  # as cells have it
         description="whether convolutions and matrix products on NVIDIA GPUs may use "
         "TensorFloat-32: true or false for both, or for each; the default is torch's",
     )
@@ -200,7 +200,7 @@ def defaults() -> dict[str, Any]:
     return {key: field.default for key, field in fields if not field.is_required()}
 
 
-def settled(layers: list[dict], where: str) -> dict[str, Any]:
+def settled(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """Return all settings of a cell: later ``layers`` over earlier ones over the defaults.
 
     ParbenchError for a setting without default that no layer states.

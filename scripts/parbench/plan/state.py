@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from parbench import identity
 from parbench.cell import Cell, Pair
@@ -102,7 +103,7 @@ def data_path(cell: Cell | Pair) -> Path:
     return places.RESULTS / "data" / cell.dataset.name / "digest.json"
 
 
-def described_data(cell: Cell | Pair) -> dict | None:
+def described_data(cell: Cell | Pair) -> dict[str, Any] | None:
     """Read the description of the cell's converted dataset; None while it does not exist."""
     path = data_path(cell)
     return read_record(path, "sha256") if path.exists() else None

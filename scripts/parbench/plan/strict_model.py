@@ -28,7 +28,7 @@ class StrictModel(pydantic.BaseModel):
     def _explained(cls, value: Any, check: Callable[[Any], Any]) -> Any:
         return explained(cls, value, check)
 
-    def stated(self) -> dict:
+    def stated(self) -> dict[str, Any]:
         """Return the model as its file states it, without keys left to their defaults."""
         # warnings=False: pydantic would warn of 2 in a float field, which stays as written.
         return self.model_dump(by_alias=True, exclude_unset=True, warnings=False)
@@ -52,7 +52,7 @@ def _unchanged(value: Any, check: Any) -> Any:
     return value
 
 
-def _distinct(value: list) -> list:
+def _distinct(value: list[Any]) -> list[Any]:
     for index, item in enumerate(value):
         if item in value[:index]:
             raise PydanticCustomError("twice", "holds {each} twice", {"each": item})
@@ -90,7 +90,7 @@ def stated_part(model: type[StrictModel]) -> type[StrictModel]:
 class Problem:
     """An error in a file: ``said`` about the place ``keys``; ``last`` is a wrong key there."""
 
-    keys: list
+    keys: list[Any]
     said: str
     last: str | None = None
 
@@ -99,7 +99,7 @@ class Problem:
         return f"{dotted(self.keys)}: {self.said}" if self.keys else self.said
 
 
-def wrong(keys: list, said: str, last: str | None = None) -> PydanticCustomError:
+def wrong(keys: list[Any], said: str, last: str | None = None) -> PydanticCustomError:
     """Return the error that a model or validator raises for a Problem."""
     return PydanticCustomError("told", "{said}", {"keys": keys, "said": said, "last": last})
 
@@ -183,7 +183,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
     return Problem(keys, f"value {text} {plain(message)}{meaning}")
 
 
-def _keys(place: tuple, value: Any) -> list:
+def _keys(place: tuple[Any, ...], value: Any) -> list[Any]:
     """Return the keys in pydantic's location ``place``, without the union tags among them."""
     keys = []
     for part in place:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parbench import cell as cells
 from parbench.deploy import containers
@@ -37,7 +38,7 @@ def plan_of(cell_id: str, config: Config) -> Plan:
     return replace(Plan.without_cells(config), cells={cell_id: cell})
 
 
-def _write_changed(path: Path, value: dict) -> None:
+def _write_changed(path: Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON, unless the file holds just that."""
     text = json_text(value)
     if not path.exists() or path.read_bytes() != text.encode():

@@ -273,7 +273,7 @@ def of(content: object, where: str) -> Run | PairRun:
         raise ParbenchError(f"{where}: {place and f'{place}: '}{problem}") from None
 
 
-def read(path: str | os.PathLike) -> Run | PairRun:
+def read(path: str | os.PathLike[str]) -> Run | PairRun:
     """Read metrics.json. Raises ParbenchError if it is none of this version."""
     content = read_json(path)
     try:

@@ -46,7 +46,7 @@ class Strategy:
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
     # so that cells older than the option keep their ids.
-    OPTIONS: ClassVar[dict[str, dict]] = {}
+    OPTIONS: ClassVar[dict[str, dict[str, Any]]] = {}
     REFUSES: ClassVar[dict[str, str]] = {}  # settings of cell.TUNING it cannot use, and why
 
     def __init__(self, cell: Cell):
@@ -71,7 +71,7 @@ class Strategy:
         return 1
 
     @property
-    def companions(self) -> dict[str, dict]:
+    def companions(self) -> dict[str, dict[str, Any]]:
         """Other models that train at the same time, each in its own process: by name, the options
         that differ from their defaults."""
         return {}
@@ -129,7 +129,7 @@ class Strategy:
         return options
 
     @classmethod
-    def certified(cls) -> Iterator[tuple[int, dict]]:
+    def certified(cls) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (devices, options other than the defaults) to compare with eager training."""
         yield 1, {}
 
@@ -350,14 +350,14 @@ class Strategy:
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Give every rank the buffers (BatchNorm's running statistics) of rank 0."""
 
-    def meet(self, what: str, mine: Any = None) -> list | None:
+    def meet(self, what: str, mine: Any = None) -> list[Any] | None:
         """Tell the processes of other models that this one reached ``what``; ``mine``: a message.
 
         Returns the messages (JSON) by companion once all are there, None before; does not wait.
         """
         return [mine]
 
-    def messages(self, what: str) -> list:
+    def messages(self, what: str) -> list[Any]:
         """Return the messages sent at ``what`` so far by all processes, including this one."""
         return []
 
