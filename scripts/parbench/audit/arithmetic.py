@@ -306,7 +306,7 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
         granted.compares(few, many)
         match = re.search(r"\b(\d{1,6}) (?:GPU|CPU|device|accelerator)s?\b", many.note)
         devices = int(match[1]) if match else many.devices
-        if few.devices < devices < many.devices and pair.least > devices / few.devices:
+        if match and few.devices < devices < many.devices and pair.least > devices / few.devices:
             says = (
                 f"{many}: the source also says {match[0]}; {few.shown} to {many.shown} is "
                 f"{pair.ratio:.3g} times, and {devices} instead of {few.devices} make at most "
@@ -403,16 +403,16 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
         time, rate = by_metric.get("train_seconds"), by_metric.get(RATE)
         if not epochs:
             continue
-        samples = time.value * rate.value if time and rate else None
-        granted.compares(*filter(None, (time, rate)) if samples else ())
-        due = epochs * granted.train_samples
-        if samples is not None and not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
-            says = (
-                f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
-                f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
-                f"{epochs} are stated"
-            )
-            yield against("throughput times time", Sure.LIKELY, (time, rate), says)
+        if time and rate:
+            samples, due = time.value * rate.value, epochs * granted.train_samples
+            granted.compares(*(time, rate) if samples else ())
+            if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
+                says = (
+                    f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
+                    f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
+                    f"{epochs} are stated"
+                )
+                yield against("throughput times time", Sure.LIKELY, (time, rate), says)
         time, epoch = time or by_metric.get("total_seconds"), by_metric.get("epoch_seconds")
         # Without a row for it, a note may say ``42 s per epoch`` or ``0.7 min/epoch``.
         match = re.search(r"\b(\d{1,9}(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)

@@ -82,8 +82,8 @@ class OwnRatio:
     def ends(self) -> tuple[float, float, float]:
         """The ratio or difference: the least that rounding allows, as printed, and the most."""
         over, under = self.over, self.under
-        pairs = (over.least, under.most), (over.value, under.value), (over.most, under.least)
-        return tuple(self.by(*pair) for pair in pairs)
+        least, most = self.by(over.least, under.most), self.by(over.most, under.least)
+        return least, self.by(over.value, under.value), most
 
     @property
     def configurations(self) -> tuple[Configuration, Configuration]:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -87,9 +86,10 @@ class Way:
         return re.sub(r"[^a-z0-9-]", "", "-".join(filter(None, parts)).lower())
 
     @property
-    def selection(self) -> dict[str, Any]:
+    def selection(self) -> dict[str, str | int]:
         """What a claim names of it."""
-        named = {"strategy": self.strategy, "devices": self.devices, "nodes": self.nodes}
+        named: dict[str, str | int] = {"strategy": self.strategy, "devices": self.devices}
+        named["nodes"] = self.nodes
         return named | ({"batch_size": self.batch} if self.batch else {})
 
     @property
@@ -135,7 +135,7 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
     }
     found = []
     for row in rows:
-        changes: dict[str, Any] = {}
+        changes: dict[str, str] = {}
         for key, known in ours.items():
             printed = getattr(row, key)
             name = known.get(_spelled(printed)) if printed else _unnamed(row)
@@ -336,7 +336,7 @@ def claims(name: str, rows: list[Published]) -> str:
         if baseline := way.baseline(ways):
             sides = (json.dumps(side.selection).replace('"', "") for side in (way, baseline))
             parts += ["#     - numerator: {}\n#       denominator: {}".format(*sides)]
-    if not parts:
+    if metric is None or not parts:
         return ""
     op = ">" if metric.higher_is_better else "<"
     head = [
@@ -355,9 +355,9 @@ def _states(key: str, ways: Iterable[Way]) -> bool:
     return key in stated and all(getattr(way, stated[key]) for way in ways)
 
 
-def _stated(way: Way) -> dict[str, Any]:
+def _stated(way: Way) -> dict[str, str | int]:
     """Return the settings that the table states for a variant."""
-    stated: dict[str, Any] = {}
+    stated: dict[str, str | int] = {}
     if way.batch:
         stated["global_batch"] = way.batch
     if way.precision:
@@ -414,6 +414,6 @@ def title_of(rows: list[Published]) -> str:
     return rows[0].table
 
 
-def _yaml(value: Mapping[str, Any]) -> str:
+def _yaml(value: Mapping[str, object]) -> str:
     """Return YAML of block style whose innermost mappings stand on one line."""
     return yaml.dump(value, sort_keys=False, width=110, default_flow_style=None, allow_unicode=True)

@@ -218,7 +218,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
             name: _text(cells[position]) or above.get(name, "") for name, position in keys.items()
         }
         above = about
-        described.append((number, _described(path, number, given | about)))
+        described.append((number, _described(path, number, {**given, **about})))
     for position, metric in table.names.items():
         if metric in KEYS:
             continue
@@ -377,6 +377,7 @@ def _coarse(value: float, digits: str, spread: float) -> str:
 def _default_unit(metric: str, header: str, values: Iterable[_Number]) -> tuple[str, str]:
     """Return the unit of numbers that print none, and a note if it is assumed."""
     quantity = quantity_of(metric)
+    assert quantity is not None  # it is a metric that tables may name
     for stated in (_unit(header), header):
         if stated and quantity.size(stated) is not None:
             return stated, ""

@@ -102,28 +102,27 @@ def balanced(rows: Rows, granted: Granted) -> Found:
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
     for row_by_metric in by_configuration(rows) if granted.balanced else ():
         recall, accuracy, specificity = map(row_by_metric.get, names)
-        bases, wrong = [row for row in (recall, accuracy) if row], []
+        bases = [row for row in (recall, accuracy) if row]
         measured = [*bases, specificity] if specificity else bases
         granted.compares(*measured if len(measured) > 1 else ())
-        for base in bases if specificity else ():
-            slack = specificity.rounding + base.rounding / others + FLOATS
-            if abs(specificity.value - (1 - (1 - base.value) / others)) > slack:
-                wrong.append(base)
-        differ = len(bases) == 2 and not _agree(*bases)
-        if differ:
+        wrong: list[Published] = []
+        if specificity:
+            wrong += [base for base in bases if not _follows(specificity, base, others)]
+        differ = recall and accuracy and not _agree(recall, accuracy)
+        if recall and accuracy and differ:
             says = (
                 f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recall.value:g}, "
                 "which are one number on a balanced test set"
             )
             contradicting = [accuracy, recall]
-            if len(wrong) == 1:
+            if specificity and len(wrong) == 1:
                 contradicting = [*contradicting, specificity]
                 says += (
                     f"; macro specificity {specificity.value:g} does not fit {wrong[0].metric}, "
                     "which is of other samples or wrong"
                 )
             yield against("recall is accuracy", Sure.LIKELY, contradicting, says)
-        if wrong and wrong == bases:
+        if specificity and wrong and wrong == bases:
             settled = len(bases) == 2 and not differ
             says = (
                 f"{bases[0]}: macro specificity {specificity.value:g} is printed; "
@@ -133,6 +132,12 @@ def balanced(rows: Rows, granted: Granted) -> Found:
             says += ", and so does test_accuracy" * settled
             contradicting = (*bases, specificity)
             yield against("specificity follows from recall", Sure.LIKELY, contradicting, says)
+
+
+def _follows(specificity: Published, recall: Published, others: int) -> bool:
+    """Return whether macro specificity follows from ``recall``, with so many ``others`` classes."""
+    slack = specificity.rounding + recall.rounding / others + FLOATS
+    return abs(specificity.value - (1 - (1 - recall.value) / others)) <= slack
 
 
 def f1(rows: Rows, granted: Granted) -> Found:

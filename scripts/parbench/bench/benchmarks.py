@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from parbench.bench import known_pairs
 from parbench.bench.timing import BenchRow, ratio, seconds, take_turns
+from parbench.cell import Cell
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -164,6 +165,7 @@ def loop(context: Context, steps: int = 200) -> list[BenchRow]:
     cells, rows = TimedCells(ROOT, context.folder / "this", LOOP), []
     for path in sorted(cells.folder.glob("results/cells/*/cell.json"), reverse=True):
         cell = read_cell(path)
+        assert isinstance(cell, Cell)
         if torch.cuda.is_available():
             cell = replace(cell, hardware=replace(cell.hardware, device="cuda"))
         times = take_turns(contenders(cell, cells.data, steps), context.pairs)
@@ -194,7 +196,9 @@ def restarts(context: Context, study: dict) -> Iterator[records.PairRun]:
         out = cell / "metrics.json"
         arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
         run([sys.executable, "scripts/launch.py", *arguments], folder)
-        yield records.read(out)
+        measured = records.read(out)
+        assert isinstance(measured, records.PairRun)
+        yield measured
 
 
 # ---------------------------------------------------------------- the workflow

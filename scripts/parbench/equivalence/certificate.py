@@ -251,7 +251,7 @@ class Certificates:
     def digest(self, trained: Trained) -> str | None:
         """Return the digest of the certificate that applies to a trained cell, or None."""
         certificate = self.all.get(trained.environment.place)
-        return certificate and certificate["digest"]
+        return certificate["digest"] if certificate else None
 
     def problems(self, trained: Iterable[Trained]) -> list[str]:
         """Return why cells are not certified, each reason once; empty if all are."""

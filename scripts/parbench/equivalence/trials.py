@@ -162,7 +162,7 @@ class TrialRun(Run):
             # In the wrapped model, since torchgpipe replaces the model's layers by its own.
             if isinstance(module, _BatchNorm):
                 module.train(not frozen)
-                if frozen:
+                if frozen and module.running_var is not None:
                     module.running_var.fill_(FROZEN_VARIANCE)
             if isinstance(module, stages.Stage):
                 self._watch(module)

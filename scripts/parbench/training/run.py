@@ -114,7 +114,7 @@ class Run:
         if self.training.batch_norm == "synchronized" and is_parallel:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = self.strategy.wrap(blocks)
-        self.parameters = dict(self.model.named_parameters())
+        self.parameters: dict[str, torch.Tensor] = dict(self.model.named_parameters())
 
     def build(self) -> nn.Sequential:
         """Build the cell's model, not wrapped yet."""

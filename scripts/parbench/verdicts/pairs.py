@@ -101,8 +101,8 @@ def restart_of(
     log_ratios = tuple(undisturbed if len(undisturbed) >= LEAST_PAIRS else ratios.values())
     return Restart(
         number,
-        float(sequential.hodges_lehmann(log_ratios)),
-        float(sequential.hodges_lehmann(list(ratios.values()))),
+        sequential.hodges_lehmann(log_ratios),
+        sequential.hodges_lehmann(list(ratios.values())),
         log_ratios,
         len(ratios),
         len(disturbed),

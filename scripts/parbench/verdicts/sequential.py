@@ -14,7 +14,7 @@ from functools import cache
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
 from parbench.verdicts.terms import FEWEST, TOO_CLOSE, UNDECIDED, too_few
@@ -24,6 +24,7 @@ HOLDS, FAILS = "holds", "fails"  # or UNDECIDED: what an interval says of a regi
 IMAGES = 3  # of the test set; scores within so many are always equal
 MOST = 10_000  # values; beyond that there is no forecast
 Band = tuple[float, float]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,24 +38,28 @@ class Interval:
     high: float
 
 
-def hodges_lehmann(values: ArrayLike) -> float | np.ndarray:
-    """Estimate the centre of values, along the last axis, by the median of all pairwise means.
+def hodges_lehmann(values: Sequence[float]) -> float:
+    """Estimate the centre of values by the median of all pairwise means.
 
     Each value's mean with itself is among them (Hodges and Lehmann, 1963).
     """
-    values = np.asarray(values, dtype=float)
+    return float(centres(np.asarray(values, dtype=float)))
+
+
+def centres(values: Floats) -> Floats:
+    """Return what ``hodges_lehmann`` estimates of each row: of ``values`` along the last axis."""
     first, second = np.triu_indices(values.shape[-1])
-    return np.median((values[..., first] + values[..., second]) / 2, axis=-1)
+    return np.asarray(np.median((values[..., first] + values[..., second]) / 2, axis=-1))
 
 
-def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
+def k(n: ArrayLike, alpha: float = ALPHA) -> Floats:
     """Return half the width of the interval of ``n`` values, in standard errors of their mean.
 
     The interval excludes the true mean at any look from the 4th value on with probability at most
     ``alpha`` (Lai, 1976; Wang and Ramdas, arXiv 2310.03722).
     """
-    n = np.asarray(n, dtype=float)
-    return np.sqrt((n - 1) * np.expm1(np.log(_b(alpha) * n) / n))[()]
+    counts = np.asarray(n, dtype=float)
+    return np.asarray(np.sqrt((counts - 1) * np.expm1(np.log(_b(alpha) * counts) / counts)))
 
 
 @cache

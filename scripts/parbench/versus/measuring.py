@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from parbench.launch import interleaving
 from parbench.launch.interleaving import PAIRS, Slice, Turn
@@ -26,7 +27,8 @@ from parbench.verdicts.pairs import EQUAL, Compared, Restart
 from parbench.verdicts.terms import FEWEST
 
 RESTARTS = 2 * FEWEST  # the fewest that decide: of B, each with its A/A
-KINDS = {False: "B beside A", True: "A beside itself"}
+Kind = Literal["B beside A", "A beside itself"]
+KINDS: dict[bool, Kind] = {False: "B beside A", True: "A beside itself"}
 
 
 @dataclass(frozen=True)

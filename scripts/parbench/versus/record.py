@@ -16,7 +16,7 @@ from parbench.runs import parts
 from parbench.runs.parts import Count, Machine, Moment, Positive, Record, Sha256, Whole
 from parbench.strategies.command import digest_of, named_files
 from parbench.training.program import Program
-from parbench.versus.measuring import KINDS, Measured, value_of
+from parbench.versus.measuring import KINDS, Kind, Measured, value_of
 
 NAME = "versus.json"
 VERSION = 2
@@ -56,7 +56,7 @@ class KeptSlice(parts.Slice):
 class KeptRestart(Record):
     """One restart."""
 
-    of: Literal["B beside A", "A beside itself"]
+    of: Kind
     ratio: Positive = Field(description="A's time for a sample over the other's")
     pairs: Whole
     disturbed: Count = Field(description="pairs")
