@@ -20,7 +20,7 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     cell = plan.cells[cell_id]
     writing.write(plan)
     missing = [] if state.described_data(cell) else [state.data_path(cell)]
-    missing += state.lacking_weights(cell)
+    missing += state.missing_weights(cell)
     # On standard error: the command on standard output is there to be piped and pasted.
     if missing:
         arguments = next(
@@ -28,9 +28,9 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
         )
         make = shlex.join(["snakemake", *map(str, missing), *arguments])
         print(f"its data are not there yet; first: {make}", file=sys.stderr)
-    home, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
-    files = [home / name for name in ("metrics.json", "log.txt")]
-    print(cell_commands.Task(cell, home / "cell.json", data, *files).typed())
+    cell_folder, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
+    files = [cell_folder / name for name in ("metrics.json", "log.txt")]
+    print(cell_commands.Task(cell, cell_folder / "cell.json", data, *files).typed())
 
 
 def _take_sources(parser: argparse.ArgumentParser, when: str) -> None:

@@ -15,7 +15,7 @@ from parbench import by_schema
 from parbench.errors import ParbenchError, run_main
 from parbench.files import read_record, user_path
 from parbench.plan import places
-from parbench.terminal import say
+from parbench.terminal import print_text
 from parbench.verdicts import claims_json
 from parbench.words import nearest
 
@@ -43,9 +43,11 @@ def main() -> int:
         sys.stdout.write(claims_json.junit(made))
     elif options.action == "list":
         if not made["claims"]:
-            say("the last report judges no claims: its studies make none (`claims`, `published`)")
+            print_text(
+                "the last report judges no claims: its studies make none (`claims`, `published`)"
+            )
         for claim in made["claims"]:
-            say(f"{claim['name']}: {claim['sentence']} ({claim['study']})")
+            print_text(f"{claim['name']}: {claim['sentence']} ({claim['study']})")
     else:
         found = [claim for claim in made["claims"] if claim["name"] == options.claim]
         if not found:
@@ -53,7 +55,7 @@ def main() -> int:
             hint = nearest(options.claim, names)
             raise ParbenchError(f"{options.data}: no claim {options.claim!r}{hint}")
         for claim in found:
-            say("\n".join(claims_json.shown(claim)))
+            print_text("\n".join(claims_json.shown(claim)))
     return 0
 
 

@@ -19,7 +19,7 @@ def cluster(configfiles: list[Path]) -> list[doctor.Check]:
     """Return a check of what cells ask this site's Slurm for, for each configured hardware."""
     check = doctor.slurm()
     if check.state != doctor.OK:
-        return [doctor.Check("Slurm", doctor.MISSING, check.found, check.costs, check.mend, True)]
+        return [doctor.Check("Slurm", doctor.MISSING, check.found, check.costs, check.fix, True)]
     folder = host_environment.ensure("current")
     if Path(sys.prefix) != folder:
         host_environment.execute(folder, ["python", *sys.argv])

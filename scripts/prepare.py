@@ -38,16 +38,16 @@ def main() -> None:
     if arguments.dryrun:
         return
     run_lock.require_none()
-    changes = config_files.laid_over(arguments.config or [])
+    changes = config_files.parse_changes(arguments.config or [])
     typed = any(method.name == "APPTAINER" for method in arguments.software_deployment_method)
     config = config_files.read(files, changes)
     deployment = config.resolved_deployment(typed)
     software = CompletedSoftware(deployment)
     if arguments.executor == "slurm":
-        lacking = slurm.lacking(slurm_cluster.ask(), config, files, software)
+        why_unavailable = slurm.why_unavailable(slurm_cluster.ask(), config, files, software)
     else:
-        lacking = expansion.lacking_here(config, software)
-    expansion.plan(config, deployment, files, changes, lacking)
+        why_unavailable = expansion.unavailable_here(config, software)
+    expansion.plan(config, deployment, files, changes, why_unavailable)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from parbench.audit import draft, printed_table
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path, write_atomically
 from parbench.plan import config_files, consistency, expansion, places, state
-from parbench.terminal import say
+from parbench.terminal import print_text
 from parbench.verdicts import forecast, preview
 
 NAME = "[a-z0-9][a-z0-9-]{0,63}"
@@ -45,14 +45,14 @@ def new(options: argparse.Namespace) -> None:
     rows = draft.renamed(options.table, printed.rows, mapped(options.names, "--names"))
     title = options.title or draft.title_of(rows)
     schema = os.path.relpath(places.ROOT / "rules/schemas/study.schema.yaml", folder)
-    told = draft.assumed(printed.rows)
+    assumed = draft.assumed(printed.rows)
     files = {
         folder / "published" / f"{name}.csv": draft.values(
             name, options.table, rows, printed.texts
         ),
-        folder / f"{name}.yaml": draft.study(name, title, rows, schema, told),
+        folder / f"{name}.yaml": draft.study(name, title, rows, schema, assumed),
     }
-    if small := draft.copy(name, title, rows, schema, told):
+    if small := draft.copy(name, title, rows, schema, assumed):
         files[folder / f"{name}-cpu.yaml"] = small
     for path, text in files.items():
         make_folder(path.parent)
@@ -60,7 +60,7 @@ def new(options: argparse.Namespace) -> None:
         print(path)
     for note in (*printed.notes, *draft.merged(printed.rows, rows)):
         print(f"note: {note}")
-    for each in told:
+    for each in assumed:
         print(f"assumed: {each}")
     if claim := draft.claims(name, rows):
         print(f"\nA claim to start from, for {folder}/published/claims.yaml:\n{claim}")
@@ -98,10 +98,10 @@ def check(options: argparse.Namespace) -> None:
     (name,) = config.studies
     runnable = plan.runnable(name)
     left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
-    foretold = forecast.forecast(plan, left, config.budget_minutes)
+    preview_text = forecast.forecast(plan, left, config.budget_minutes)
     nothing = "all its cells are done" if runnable else "no cell of it runs here"
-    for line in (*preview.preview(plan, name), "", str(deployment), *(foretold or [nothing])):
-        say(line)
+    for line in (*preview.preview(plan, name), "", str(deployment), *(preview_text or [nothing])):
+        print_text(line)
 
 
 def main() -> None:

@@ -85,8 +85,8 @@ def continued(arguments: argparse.Namespace) -> Asked:
     for key in ("a", "b", "label", "cores", "env", "out"):
         if getattr(arguments, key) is not None:
             raise ParbenchError(f"--{key}: {folder / record.NAME} says it; leave it out")
-    lacking = set(kept.cores) - set(machine.usable_cores())
-    if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
+    missing = set(kept.cores) - set(machine.usable_cores())
+    if kept.machine.fingerprint != machine.describe()["fingerprint"] or missing:
         raise ParbenchError(
             f"--continue {folder}: was measured on another machine, or on cores that this process "
             f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); begin "
@@ -170,7 +170,7 @@ def main() -> None:
     a, b = map(record.side_of, programs)
     make_folder(asked.out)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both, too
-    with devices.whole(asked.cores, "versus"):
+    with devices.lock_cores_and_gpus(asked.cores, "versus"):
         # Not before: another one may have added restarts while this one waited.
         kept = None if arguments.earlier is None else earlier_of(asked.out, (a, b))
         earlier, minutes = (kept.measured(), kept.minutes) if kept else ([], 0.0)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from parbench.arguments import duration
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.errors import run_main
 from parbench.files import read_record
 
@@ -43,10 +43,10 @@ def run(command: list[str], minutes: float) -> int:
     try:
         return process.wait(60 * minutes)
     except subprocess.TimeoutExpired:
-        say(f"{minutes:g} minutes are over; running cells write a checkpoint and end")
+        print_message(f"{minutes:g} minutes are over; running cells write a checkpoint and end")
         forward(signal.SIGINT, None)
         process.wait()
-    say(f"{done(begun)}; the same command goes on from here")
+    print_message(f"{done(begun)}; the same command goes on from here")
     return 1
 
 

@@ -97,7 +97,7 @@ def quickstart(tmp_path_factory):
     shutil.copy(ROOT / "Makefile", work.folder)
     work.edit("studies/quickstart.yaml", "pairs:\n", "pairs:\n  restarts: 1\n")
     work.edit("config.yaml", "budget_minutes: 3", "budget_minutes: 0")
-    for name in () if apptainer.probe().trouble else ("torch", "horovod", "report"):
+    for name in () if apptainer.probe().problem else ("torch", "horovod", "report"):
         containers.ensure(recipes.image(name, "current", settings), settings)
     start = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     start += ["sh", "-c", 'ip link set lo up && exec "$0" "$@"']

@@ -14,7 +14,7 @@ import pytest
 from parbench.deploy import apptainer
 from parbench.errors import ParbenchError
 from parbench.launch import cell_commands
-from parbench.launch.devices import Lent
+from parbench.launch.devices import LockedDevices
 from require import require
 from training import altered, cell
 
@@ -55,7 +55,7 @@ def stub(monkeypatch, tmp_path) -> Callable[..., Path]:
 def test_none_is_said_with_what_installs_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
-    assert apptainer.probe().trouble.startswith("Apptainer is not installed; sudo make system")
+    assert apptainer.probe().problem.startswith("Apptainer is not installed; sudo make system")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_first_way_that_works_is_taken(stub, body, flags):
 def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeypatch):
     stub("fail")
     found = apptainer.probe()
-    assert found.trouble == (
+    assert found.problem == (
         "Apptainer 1.4.5 runs no image here: Requesting capability set 0x000001ffffffffff while "
         "permitted capability set is 0x0. docs/images.md: Trouble"
     )
@@ -77,7 +77,7 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
         apptainer.require("config.yaml: deployment: apptainer")
     monkeypatch.setattr(apptainer, "SECONDS", 0.2)
     stub("exec sleep infinity")
-    assert "timed out" in apptainer.probe().trouble
+    assert "timed out" in apptainer.probe().problem
 
 
 # ---------------------------------------------------------------- the command
@@ -85,7 +85,7 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
 
 def test_paths_of_any_name_are_seen_inside_and_nothing_else_is(monkeypatch, tmp_path):
     require("apptainer")
-    assert apptainer.probe().trouble is None
+    assert apptainer.probe().problem is None
     for name in ("dev", "etc", "proc", "sys", "tmp", "var/tmp"):
         (tmp_path / "image" / name).mkdir(parents=True)
     odd, hidden = tmp_path / "a b,c \"d\" 'e' ü", tmp_path / "hidden"
@@ -120,7 +120,7 @@ def test_an_ordinary_user_runs_images(tmp_path):
     try:
         program = (
             "import sys; sys.path.insert(0, 'scripts'); from parbench.deploy import apptainer; "
-            "print(apptainer.probe().trouble)"
+            "print(apptainer.probe().problem)"
         )
         words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-B", "-c"]
         variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/var/tmp"}
@@ -146,7 +146,7 @@ def test_gpu_ranks_in_an_image_reach_the_sites_network(stub, tmp_path, monkeypat
             replace(task, cell=side),
             0,
             None,
-            Lent(("GPU-1",), ("0",)),
+            LockedDevices(("GPU-1",), ("0",)),
             tmp_path / "image.sif",
             tmp_path / "state",
             {},

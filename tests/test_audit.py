@@ -16,15 +16,15 @@ HEAD = (
     "study,table,model,strategy,hardware,nodes,devices_per_node,"
     "metric,value,unit,published_value,note"
 )
-GRANTED = checks.Granted()
+GRANTED = checks.DatasetAssumptions()
 
 
-def found(tmp_path, *rows: str, granted=GRANTED) -> dict[str, list[checks.Contradiction]]:
+def found(tmp_path, *rows: str, assumptions=GRANTED) -> dict[str, list[checks.Contradiction]]:
     """Return the findings in a file of ``rows``, by check. Rows begin at column ``strategy``."""
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     by: dict[str, list[checks.Contradiction]] = {}
-    for finding in checks.contradictions(rows_of(path), granted):
+    for finding in checks.contradictions(rows_of(path), assumptions):
         by.setdefault(finding.check, []).append(finding)
     return by
 
@@ -42,7 +42,7 @@ def test_each_planted_contradiction_is_found_and_nothing_else(name):
     assert [each.lines[0] for each in made] == [line for line, finds in wanted.items() if finds]
     for each in made:
         kind, _, words = wanted[each.lines[0]].partition(": ")
-        assert (f"{each.check} ({each.sure})", words in each.says) == (kind, True), each
+        assert (f"{each.check} ({each.certainty})", words in each.says) == (kind, True), each
 
 
 WHOLE = "paper,Table 1,net,eager,X,1,1,train_seconds,100,s,100,"
@@ -127,12 +127,12 @@ def test_what_is_taken_for_granted_can_be_stated(tmp_path):
         "ddp,X,1,2,test_accuracy,0.81,fraction,0.81,",
         "ddp,X,1,2,test_recall_macro,0.83,fraction,0.83,",
     ]
-    assert found(tmp_path, *rows, granted=checks.Granted(balanced=False)) == {}
+    assert found(tmp_path, *rows, assumptions=checks.DatasetAssumptions(balanced=False)) == {}
     rows = [
         "ddp,X,1,2,test_recall_macro,0.82,fraction,0.82,",
         "ddp,X,1,2,test_specificity_macro,0.94,fraction,0.94,",
     ]
-    assert found(tmp_path, *rows, granted=checks.Granted(classes=4)) == {}
+    assert found(tmp_path, *rows, assumptions=checks.DatasetAssumptions(classes=4)) == {}
 
 
 def claim(over, under, op=">", **more):
@@ -167,6 +167,6 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    made = checks.of_claims(Claims(claims).root, rows_of(path), checks.Granted())
+    made = checks.of_claims(Claims(claims).root, rows_of(path), checks.DatasetAssumptions())
     assert [finding.check for finding in made] == finds
     assert all(finding.part == ("mine", 0) and finding.lines for finding in made)

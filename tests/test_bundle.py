@@ -120,8 +120,8 @@ def scratch(tmp_path):
 def test_a_machine_without_network_makes_the_report(scratch):
     """Two minutes, 18 GB of disk: bundled here, unpacked elsewhere, run with the bundle's cache."""
     require("apptainer")
-    if trouble := apptainer.probe().trouble:
-        pytest.skip(trouble)
+    if problem := apptainer.probe().problem:
+        pytest.skip(problem)
     require_unshare()
     scratch.mkdir()
     if shutil.disk_usage(scratch).free < GB_NEEDED * 1e9:

@@ -94,7 +94,7 @@ def test_what_predicts_is_certified_like_what_trains_where_it_could_train():
     values = {**config_files.load(), "studies": ["torch-compile-cpu"], "deployment": "host"}
     checked = config_files.checked(values)
     deployment = checked.resolved_deployment()
-    plans = expansion.plan(checked, deployment, lacking=lambda group, cell: None).studies
+    plans = expansion.plan(checked, deployment, why_unavailable=lambda group, cell: None).studies
     plan = plans["torch-compile-cpu"].model_dump()
     compiled = [each for each in plan["groups"] if each["training"]["compile"] == "default"]
     assert compiled

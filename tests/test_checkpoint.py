@@ -209,15 +209,15 @@ def test_ranks_look_up_about_once_a_second(monkeypatch, step_seconds):
         looks.append(clock[0])
         return values
 
-    lookout = checkpoint.Lookout(300, 0, combined)
+    checkpoint_timer = checkpoint.CheckpointTimer(300, 0, combined)
     while clock[0] < 100:
         clock[0] += step_seconds
-        assert not lookout.due("training")
+        assert not checkpoint_timer.due("training")
     late = [time for time in looks if time > 10]
     gaps = [after - before for before, after in itertools.pairwise(late)]
     assert max(gaps) <= max(1.1, step_seconds * 1.1)
     assert min(gaps) >= min(0.5, step_seconds)
-    while not lookout.due("training"):
+    while not checkpoint_timer.due("training"):
         clock[0] += step_seconds
     assert clock[0] == pytest.approx(300, abs=max(1.1, step_seconds))
-    assert not lookout.stop
+    assert not checkpoint_timer.stop

@@ -25,7 +25,7 @@ import claims as claims_program
 import constructed
 from constructed import CPU1, CPU2, make_cell, make_hardware, make_pair, make_pair_metrics
 from parbench import by_schema
-from parbench.audit.arithmetic import Contradiction, Sure
+from parbench.audit.arithmetic import Certainty, Contradiction
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
@@ -176,7 +176,7 @@ def test_what_is_lacking_is_said():
         "train_seconds, total_seconds, epoch_seconds, samples_per_second",
     )
     untested = judged({"needs": "a meter of what is sent"}, EAGER)
-    assert untested.told == "not tested here: needs a meter of what is sent"
+    assert untested.sentence_with_reason == "not tested here: needs a meter of what is sent"
 
 
 @pytest.mark.parametrize("failed", [1, 4])
@@ -257,15 +257,15 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
 
 
 @pytest.mark.parametrize(
-    ("sure", "study", "verdict"),
+    ("certainty", "study", "verdict"),
     [
-        (Sure.CERTAIN, "paper", terms.IMPOSSIBLE),
-        (Sure.WEAK, "paper", terms.NOT_TESTED),
-        (Sure.CERTAIN, "another", terms.NOT_TESTED),
+        (Certainty.CERTAIN, "paper", terms.IMPOSSIBLE),
+        (Certainty.WEAK, "paper", terms.NOT_TESTED),
+        (Certainty.CERTAIN, "another", terms.NOT_TESTED),
     ],
 )
-def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdict):
-    found = Contradiction("recall is accuracy", sure, study, "0.1 and 0.2", (2,))
+def test_a_claim_without_test_may_be_against_its_own_numbers(certainty, study, verdict):
+    found = Contradiction("recall is accuracy", certainty, study, "0.1 and 0.2", (2,))
     assert judged({"finding": "recall is accuracy"}, EAGER, found=[found]).verdict == verdict
 
 
@@ -666,7 +666,7 @@ def test_what_the_sources_own_numbers_deny_is_impossible():
     rows = ["net,eager,,X,1,1,,train_seconds,100,s", "net,ddp,,X,1,2,,train_seconds,125,s"]
     told = {"published": {"model": "net", "strategy": "eager"}}, {"published": {"strategy": "ddp"}}
     eager, ddp = group("eager", CPU1, told=told[0]), group("ddp", CPU2, 60, told=told[1])
-    denied = Contradiction(claims.DENIED, Sure.CERTAIN, "paper", "", (2, 3), ("a", 0))
+    denied = Contradiction(claims.DENIED, Certainty.CERTAIN, "paper", "", (2, 3), ("a", 0))
     made = judged(FASTER, eager, turns(ddp, eager, *FAST), rows=rows, found=[denied])
     assert (made.verdict, answers(made)) == (terms.IMPOSSIBLE, [(terms.AS_CLAIMED, "")])
 
@@ -718,7 +718,9 @@ def test_a_verdict_says_where_most_of_its_turns_were_disturbed(disturbed, told):
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, disturbed=disturbed))
     assert made.verdict == terms.HOLDS
     assert (made.sentence == "holds") if not told else (told in made.sentence)
-    assert (made.told == "holds") if not told else (told in made.told)
+    assert (
+        (made.sentence_with_reason == "holds") if not told else (told in made.sentence_with_reason)
+    )
 
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():

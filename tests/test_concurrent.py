@@ -48,7 +48,7 @@ def test_beside_a_gpu_a_process_has_no_more_threads_than_cores(tmp_path, lent, t
         cell_commands.Task(value, *paths),
         0,
         None,
-        devices.Lent(("GPU-1",), cores),
+        devices.LockedDevices(("GPU-1",), cores),
         None,
         tmp_path,
         {},
@@ -73,12 +73,12 @@ def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
 class Scripted(eager.Strategy):
     """One process of two; the other one has not ended yet at the first ``late`` checks."""
 
-    late, seconds, trouble = 2, 30.0, None
+    late, seconds, problem = 2, 30.0, None
 
-    def meet(self, what, mine=None):
+    def exchange_messages(self, what, message=None):
         if what == "trained" and self.late > 0:
             return None
-        return [mine, *self.other()]
+        return [message, *self.other()]
 
     def messages(self, what):
         if self.late > 0:
@@ -87,7 +87,7 @@ class Scripted(eager.Strategy):
         return self.other()
 
     def other(self):
-        return [{"model": "vit", "train_seconds": self.seconds, "trouble": self.trouble}]
+        return [{"model": "vit", "train_seconds": self.seconds, "problem": self.problem}]
 
 
 def trained(strategy, digits, folder, heartbeat=None):
@@ -131,10 +131,10 @@ def test_a_failure_of_another_one_is_the_cells(digits, tmp_path, late, epochs):
     """Noticed at the next end of an epoch or while waiting for it, and reported once."""
     strategy = Scripted(cell())
     strategy.late, strategy.seconds = late, None
-    strategy.trouble = "the training loss became nan in epoch 1 of 2"
+    strategy.problem = "the training loss became nan in epoch 1 of 2"
     metrics = trained(strategy, digits, tmp_path)
     assert metrics["status"] == "diverged"
-    assert metrics["reason"] == f"vit, trained at the same time: {strategy.trouble}"
+    assert metrics["reason"] == f"vit, trained at the same time: {strategy.problem}"
     assert len(metrics["history"]) == epochs
 
 

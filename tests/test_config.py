@@ -38,7 +38,7 @@ def test_values_of_the_command_line_are_those_of_a_file():
     words += ["stack=", "override={'quickstart': {'seeds': [1]}}", 'account="0123"']
     quickstart = {"seeds": [1], "settings": {"augment": True, "learning_rate": 0.0005}}
     read = {"override": {"quickstart": quickstart}, "stack": None, "account": "0123"}
-    assert config_files.laid_over(words) == read
+    assert config_files.parse_changes(words) == read
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_values_of_the_command_line_are_those_of_a_file():
 )
 def test_a_wrong_value_of_the_command_line_is_named(word, says):
     with pytest.raises(ParbenchError) as caught:
-        config_files.laid_over([word])
+        config_files.parse_changes([word])
     assert str(caught.value).startswith(says)

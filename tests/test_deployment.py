@@ -14,7 +14,7 @@ from parbench.errors import ParbenchError
 from parbench.software import Software
 
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
-ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo make system")
+ABSENT = apptainer.Apptainer(None, problem="Apptainer is not installed; sudo make system")
 KEPT = Path("results/deployment.json")
 OBSTACLE = "this user cannot build images: no debootstrap; sudo make system ARGS=apptainer"
 
@@ -71,7 +71,7 @@ def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
 
 @pytest.mark.parametrize(
     ("found", "obstacle", "reason"),
-    [(ABSENT, None, ABSENT.trouble), (WORKS, OBSTACLE, OBSTACLE), (WORKS, UNBUILT, UNBUILT)],
+    [(ABSENT, None, ABSENT.problem), (WORKS, OBSTACLE, OBSTACLE), (WORKS, UNBUILT, UNBUILT)],
     ids=["no Apptainer", "no images", "none built"],
 )
 def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
@@ -119,7 +119,7 @@ def test_images_that_were_asked_for_and_cannot_run_are_an_error(has, asked, type
     has(ABSENT)
     with pytest.raises(ParbenchError) as error:
         run(asked, typed)
-    assert str(error.value) == said + ABSENT.trouble
+    assert str(error.value) == said + ABSENT.problem
     assert not KEPT.exists()
 
 

@@ -40,7 +40,7 @@ def test_without_slurm_it_says_where_to_run(bare):
     done = bare("--slurm")
     assert done.returncode == 1
     assert "Slurm  missing  no sinfo on PATH" in done.stdout
-    assert "mend:  run on a login node" in done.stdout
+    assert "fix:   run on a login node" in done.stdout
 
 
 def test_an_older_python_stops_everything_and_is_all_that_is_said():
@@ -70,7 +70,7 @@ def checks(monkeypatch, tmp_path):
         found = {each.check: each for each in doctor.examine()}
         for each in found.values():
             lacking = each.state != doctor.OK
-            assert (bool(each.costs), bool(each.mend)) == (lacking, lacking), each
+            assert (bool(each.costs), bool(each.fix)) == (lacking, lacking), each
         return found
 
     return examine
@@ -113,10 +113,10 @@ def test_remedies_are_in_the_words_of_the_distribution(
 
     monkeypatch.setattr("platform.freedesktop_os_release", release)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(host_environment, "horovod_lacks", lambda: ["compiler", "make"])
+    monkeypatch.setattr(host_environment, "horovod_needs", lambda: ["compiler", "make"])
     apptainer.probe.cache_clear()
     found = checks()
     apptainer.probe.cache_clear()
-    assert found["Horovod"].mend.startswith(horovod)
-    assert found["Apptainer"].mend.startswith(images)
+    assert found["Horovod"].fix.startswith(horovod)
+    assert found["Apptainer"].fix.startswith(images)
     assert images in found["Apptainer"].found

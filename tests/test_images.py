@@ -104,8 +104,8 @@ def test_arguments_count_and_a_mirror_does_not():
 def ready(name: str, stack: str = "current") -> dict:
     """Build a real image into the cache unless it is there; return its facts."""
     require("apptainer")
-    if trouble := apptainer.probe().trouble:
-        pytest.skip(trouble)
+    if problem := apptainer.probe().problem:
+        pytest.skip(problem)
     return containers.ensure(recipes.image(name, stack, SETTINGS), SETTINGS)
 
 

@@ -390,7 +390,7 @@ if ctypes.CDLL(None, use_errno=True).mount(b"none", b"/tmp", b"tmpfs", 0, None):
     sys.exit(os.strerror(ctypes.get_errno()))
 with contextlib.suppress(OSError):  # where this is not root
     os.setuid(65534)
-with devices.lent(cell.Cell.of(json.loads(sys.argv[1]))):
+with devices.lock_devices(cell.Cell.of(json.loads(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -177,15 +177,15 @@ def program(monkeypatch, tmp_path):
 def test_a_driver_that_does_not_answer_is_told_in_its_words(program, script, said):
     program("nvidia-smi", script)
     assert machine.accelerators() == ()
-    assert machine.driver_trouble().startswith("nvidia-smi: ")
-    assert said in machine.driver_trouble()
+    assert machine.driver_problem().startswith("nvidia-smi: ")
+    assert said in machine.driver_problem()
 
 
 def test_a_driver_that_hangs_is_told(program, monkeypatch):
     program("nvidia-smi", "exec sleep 60")
     monkeypatch.setattr(machine, "ASK_SECONDS", 0.01)
     assert machine.accelerators() == ()
-    assert "no answer within" in machine.driver_trouble()
+    assert "no answer within" in machine.driver_problem()
 
 
 def on(gpus: int, threads: int) -> Cell:
@@ -205,8 +205,8 @@ def test_a_gpu_has_the_cores_nearest_to_it_and_no_more_than_its_part(
     monkeypatch.setattr(machine, "CGROUPS", str(tmp_path / "none"))
     assert machine.cores_near(["GPU-bb"]) == {8, 9, 10, 11, 13}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
-    with devices.lent(on(1, 4)) as lent:
-        assert (lent.gpus, lent.cores) == (("GPU-bb",), ("8", "9", "10", "11"))
+    with devices.lock_devices(on(1, 4)) as locked:
+        assert (locked.gpus, locked.cores) == (("GPU-bb",), ("8", "9", "10", "11"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     for threads, expected in ((4, 8), (8, 14), (7, 14), (1, 2)):
         assert devices.needed(on(2, threads), 1) == (2, expected)
@@ -247,7 +247,7 @@ def test_a_card_in_slices_is_its_slices(program, monkeypatch):
     program("nvidia-smi", f"case $1 in -L) echo '{LISTING}' ;; *) echo '{rows}' ;; esac")
     found = machine.available()["cuda"]
     assert found == {"A100 MIG 3g.40gb": 1, "A100 MIG 1g.10gb+me": 1, "A100": 1}
-    assert machine.driver_trouble() == "nvidia-smi: WARNING: infoROM is corrupted"
+    assert machine.driver_problem() == "nvidia-smi: WARNING: infoROM is corrupted"
     assert machine.usable_gpus("A100") == ["GPU-bb"]
     assert machine.usable_gpus("A100 3g.40gb") == ["MIG-11"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-22")
@@ -385,13 +385,13 @@ def test_cores_are_parted_among_processes(monkeypatch):
     """A process with two threads has two cores; processes on GPUs may share cores."""
     bound = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(cores))
-    for lent, processes, parts in (
+    for locked, processes, parts in (
         ("4,7", 1, [[4, 7]]),
         ("0,1,2,3", 2, [[0, 1], [2, 3]]),
         ("0,1", 2, [[0], [1]]),
         ("5", 2, [[5], [5]]),
     ):
-        monkeypatch.setenv("PARBENCH_CORES", lent)
+        monkeypatch.setenv("PARBENCH_CORES", locked)
         assert [cores.pin(rank, processes) for rank in range(processes)] == parts
     assert bound[0] == [4, 7]
 

@@ -262,7 +262,7 @@ def test_a_job_preempted_before_its_first_checkpoint_runs_again(cell):
     """Slurm warns the steps of a job first: the launcher is one, as in Snakemake's jobs."""
     it = cell(nodes=1)
     everything = training.cell(devices=len(os.sched_getaffinity(0)))
-    with devices.lent(everything):
+    with devices.lock_devices(everything):
         step = "srun --ntasks=1 --cpus-per-task=2 \\"  # the launcher follows
         job = it.submit("--partition=low", "--cpus-per-task=2", first=step)
         wait_for(lambda: it.said.exists() and "waiting for 2 of core-" in it.said.read_text())

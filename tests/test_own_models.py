@@ -65,7 +65,7 @@ def planned(study: Path) -> expansion.Plan:
     """Plan a study for a machine that has everything."""
     values = config_files.read([], {"studies": [str(study)], "deployment": "host"})
     deployment = values.resolved_deployment()
-    return expansion.plan(values, deployment, lacking=lambda group, cell: None)
+    return expansion.plan(values, deployment, why_unavailable=lambda group, cell: None)
 
 
 def plan_of(folder: Path, entries: str, variants: str = EAGER) -> expansion.Plan:
@@ -171,7 +171,7 @@ def test_what_lacks_timm_is_not_run():
             return "it is not here" if module == "timm" else None
 
     cell = certificate.cell_of("timm/resnet10t", "eager", 1, {})
-    assert expansion.lacking_packages(cell, Without()) == (
+    assert expansion.missing_packages(cell, Without()) == (
         "needs timm, which is not installed beside torch"
     )
 

@@ -210,8 +210,8 @@ def test_predicting(launch, quick):
 def test_sides_in_images(launch, watched):
     settings = recipes.ImageSettings(unpack=False)
     require("apptainer")
-    if trouble := apptainer.probe().trouble:
-        pytest.skip(trouble)
+    if problem := apptainer.probe().problem:
+        pytest.skip(problem)
     image = recipes.image("torch", "current", settings)
     containers.ensure(image, settings)
     it = launch(*(replace(side, deployment="apptainer") for side in BOTH), root=watched)

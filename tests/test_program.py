@@ -71,7 +71,7 @@ def of(tmp_path):
         (folder / "program.py").write_text(text)
         stated = {"command": " ".join(["python", "program.py", *words]), "variables": {"KEY": "a"}}
         defaults = {key: part.get("default") for key, part in command.Strategy.OPTIONS.items()}
-        options = command.Strategy.settled(defaults | stated, folder, "study.yaml")
+        options = command.Strategy.resolved(defaults | stated, folder, "study.yaml")
         return training.altered(training.cell(), strategy=Strategy("command", options))
 
     return made
@@ -189,7 +189,7 @@ def test_it_is_run_as_a_side_alone(study):
     plan = planned()
     (pair,) = plan.studies["own"].pairs
     mine = next(group for group in plan.studies["own"].groups if group.variant == "mine")
-    assert (mine.cells, mine.not_run) == ([], command.Strategy.NOT_ALONE)
+    assert (mine.cells, mine.not_run) == ([], command.Strategy.PAIRS_ONLY)
     assert pair.not_run is None
     assert pair.id.startswith("simple_cnn.pair.mine-cpu1.eager-cpu1-")
     assert pair.cells[0] in plan.cells

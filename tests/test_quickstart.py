@@ -40,7 +40,7 @@ def test_every_cell_saw_the_same_work(metrics):
         # 1,437 images in batches of 24 or 64; the last one has 21 or 29
         batch = values["cell"]["training"]["global_batch"]
         assert values["steps_per_epoch"] == {24: 60, 64: 23}[batch]
-        in_images = apptainer.probe().trouble is None
+        in_images = apptainer.probe().problem is None
         assert (values["environment"]["image"] is not None) == in_images
         cell = values["cell"]  # models trained side by side have one core each
         ranks = 1 if values["beside"] else cell["hardware"]["devices"]

@@ -180,7 +180,7 @@ def test_the_doctor_knows_how_many_jobs_the_site_lets_queue(monkeypatch, tmp_pat
         "account phys lets you have 10 in the queue; slurm/config.yaml: 500",
         "QoS long lets you have 7 in the queue; slurm/config.yaml: 500",
     ]
-    assert found[1].mend == "snakemake --profile slurm --jobs 7"
+    assert found[1].fix == "snakemake --profile slurm --jobs 7"
 
 
 # ---------------------------------------------------------------- the job of a cell
@@ -332,8 +332,8 @@ def test_what_the_plugin_starts_waits_for_the_controller(monkeypatch, tmp_path, 
     for number in (1, 2):
         (tmp_path / f"down{number}").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    slurm_cluster.become_patient()
-    slurm_cluster.become_patient()
+    slurm_cluster.retry_sbatch_and_srun()
+    slurm_cluster.retry_sbatch_and_srun()
     words = [name, "--wrap=a  b", "*"]
     done = subprocess.run(words, input="script\n", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, "script\n--wrap=a  b\n*\n")
@@ -351,7 +351,7 @@ def planned(monkeypatch, tmp_path) -> expansion.Plan:
     override = {"quickstart": {"seeds": [0, 1]}}
     config = config_files.read([], {"deployment": "host", "override": override})
     deployment = config.resolved_deployment()
-    return expansion.plan(config, deployment, lacking=lambda group, cell: None)
+    return expansion.plan(config, deployment, why_unavailable=lambda group, cell: None)
 
 
 def took(name: str, seconds: float) -> None:
@@ -389,7 +389,7 @@ def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
         config.hardware[name].slurm = HardwareSlurm(partition="cpu", memory_mib=1000)
     config.studies, config.deployment = ["laharsh-cpu"], "host"
     deployment = config.resolved_deployment()
-    plan = expansion.plan(config, deployment, lacking=lambda group, cell: None)
+    plan = expansion.plan(config, deployment, why_unavailable=lambda group, cell: None)
     one, twin, *_ = plan.studies["laharsh-cpu"].pairs[0].cells
 
     def asked() -> dict:
@@ -410,10 +410,10 @@ def test_a_compute_node_plans_what_the_submitter_planned(planned):
     plan = planned.studies["quickstart"].stated()
     plan["groups"][0]["not_run"] = "needs a moon"
     write_json("results/plan/quickstart.json", plan)
-    lacking = expansion.lacking_as_planned(["quickstart"])
-    assert lacking(plan["groups"][0]["id"], {}) == "needs a moon"
-    assert lacking(plan["groups"][1]["id"], {}) is None
-    assert lacking("of a study that nobody planned", {}) is None
+    why_unavailable = expansion.unavailable_as_planned(["quickstart"])
+    assert why_unavailable(plan["groups"][0]["id"], {}) == "needs a moon"
+    assert why_unavailable(plan["groups"][1]["id"], {}) is None
+    assert why_unavailable("of a study that nobody planned", {}) is None
 
 
 def test_a_cells_job_reads_what_its_submitter_wrote_of_it(planned, config):

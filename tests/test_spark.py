@@ -20,7 +20,7 @@ import training
 from launched import Launched, wait_for
 from parbench import models, strategies
 from parbench.cell import Cell
-from parbench.data import dataset, kept, loader, text_input
+from parbench.data import dataset, loader, saved_weights, text_input
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from require import require, require_package
@@ -55,7 +55,7 @@ def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
     weights = model.state_dict()
     folder = home / "results/cells" / trainer.id
     folder.mkdir(parents=True)
-    kept.keep(weights, metrics_json.weights_sha256(weights), folder)
+    saved_weights.keep(weights, metrics_json.weights_sha256(weights), folder)
     return model
 
 
@@ -170,11 +170,11 @@ def test_weights_that_are_gone_or_anothers_are_refused(home):
     trainer = training.cell()
     model = kept_by(trainer, home, trainer.training.image_size)
     cell, data = replace(trainer, trained_by=trainer.id), home / "results/data/digits"
-    path = home / "results/cells" / trainer.id / kept.WEIGHTS
+    path = home / "results/cells" / trainer.id / saved_weights.WEIGHTS
     for spoil in (lambda: path.write_bytes(path.read_bytes()[:-4] + b"\0\1\2\3"), path.unlink):
         spoil()
         with pytest.raises(ParbenchError, match=r"damaged, or not the weights of cell .*; delete"):
-            kept.load(model, cell, data)
+            saved_weights.load(model, cell, data)
 
 
 STUDY = """
@@ -203,14 +203,14 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
     files = [f"results/cells/{name}/metrics.json" for name in names]
     work.run("-m", "snakemake", "--quiet", "all", "--cores", "2", *mine, "--", *files)
     cells = work.folder / "results/cells"
-    (trainer,) = (name for name in names if (cells / name / kept.DIGEST).exists())
+    (trainer,) = (name for name in names if (cells / name / saved_weights.DIGEST).exists())
     (who,) = set(names) - {trainer}
     first, second = (as_json.read(cells / name / "metrics.json") for name in (trainer, who))
     assert second["confusion"] == first["confusion"]
     assert second["weights_sha256"] == first["weights_sha256"]
     assert second["train_seconds"] is None
 
-    (cells / trainer / kept.DIGEST).write_text('{"sha256": "0"}')
+    (cells / trainer / saved_weights.DIGEST).write_text('{"sha256": "0"}')
     assert f"the weights that {trainer} trained changed" in work.run(*of_study, "why", who).stdout
-    (cells / trainer / kept.DIGEST).unlink()
+    (cells / trainer / saved_weights.DIGEST).unlink()
     assert "its weights, and they were not kept" in work.run(*of_study, "why", trainer).stdout

@@ -14,7 +14,7 @@ from parbench.software import Software
 from training import altered, cell
 
 
-def on_gpus(value):
+def gpus_only(value):
     return altered(value, hardware={"device": "cuda", "name": "gpu2"})
 
 
@@ -23,7 +23,7 @@ def test_work_that_no_plan_of_a_study_holds():
     together = strategies.of(cell("fsdp", 2, batch_norm="synchronized"))
     assert together.batch_norm_scope == "the whole batch, over all ranks"
     on_cpus = cell("gpipe", 2, balance=[1, 1])
-    gpipe = strategies.of(on_gpus(on_cpus))
+    gpipe = strategies.of(gpus_only(on_cpus))
     assert gpipe.pipeline_bound == 1.6
     assert not gpipe.notes()
     assert "one worker" in strategies.of(on_cpus).notes()["speedup"]
@@ -66,7 +66,7 @@ def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():
             return "needs NCCL"
 
     assert strategies.of(cell("horovod", 2)).unavailable(Without()) is None
-    assert strategies.of(on_gpus(cell("horovod", 2))).unavailable(Without()) == "needs NCCL"
+    assert strategies.of(gpus_only(cell("horovod", 2))).unavailable(Without()) == "needs NCCL"
 
 
 @pytest.mark.parametrize(

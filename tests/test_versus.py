@@ -21,7 +21,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import interleaving
 from parbench.runs.parts import Machine
 from parbench.training import program
-from parbench.training.program import Misbehaved, Program
+from parbench.training.program import Program, ProgramError
 from parbench.verdicts.pairs import Restart
 from parbench.versus import measuring
 from parbench.versus.page import Result
@@ -377,12 +377,14 @@ WRONG = {
 def test_what_no_comparison_can_use_is_one_sentence(make, which, first):
     text, sentence = WRONG[which]
     sides = make(text, label="wrong"), make(TRAINS, label="right")
-    with pytest.raises(Misbehaved, match=rf"^wrong \((.|\n)*{sentence}"):
+    with pytest.raises(ProgramError, match=rf"^wrong \((.|\n)*{sentence}"):
         once(*(sides if first else reversed(sides)))
 
 
 def test_one_that_hangs_is_named(make, monkeypatch):
-    with pytest.raises(Misbehaved, match=r"no training step in 0.5 s; add to it: from parbench_t"):
+    with pytest.raises(
+        ProgramError, match=r"no training step in 0.5 s; add to it: from parbench_t"
+    ):
         once(make("import threading; threading.Event().wait()", patience=0.5), make(TRAINS))
     hangs = f"{CALLS}import threading\nstep(samples=1)\nthreading.Event().wait()"
     a = make(hangs)
@@ -394,7 +396,7 @@ def test_one_that_hangs_is_named(make, monkeypatch):
 
     monkeypatch.setattr(program.Program, "take", impatient)
     with pytest.raises(
-        Misbehaved, match=r"rank 0 did not take 2 steps in 0.5 s after .* --patience"
+        ProgramError, match=r"rank 0 did not take 2 steps in 0.5 s after .* --patience"
     ):
         once(a, make(TRAINS, label="B"))
 
@@ -409,7 +411,7 @@ def test_one_that_hangs_is_named(make, monkeypatch):
 )
 def test_a_command_that_cannot_be_started(make, tmp_path, command, sentence):
     a = Program("A", command, {}, tmp_path / "a.log", 10)
-    with pytest.raises(Misbehaved, match=sentence):
+    with pytest.raises(ProgramError, match=sentence):
         once(a, make(TRAINS))
 
 

@@ -267,7 +267,7 @@ def test_the_lock_of_a_killed_run_is_released_and_that_of_a_living_one_is_not(lo
     assert "parbench: " not in run().stderr  # a run that ended by itself is not a killed one
 
 
-HERE = run_lock.Host.here()
+HERE = run_lock.Host.this_host()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_only_a_lock_of_this_machine_is_released(monkeypatch, tmp_path, capfd, b
     run_lock.hold(["--cores", "1"])
     said = capfd.readouterr().err
     if words == "elsewhere":
-        assert f"the last run in this folder, on {before.name}, was not ended there" in said
+        assert f"the last run in this folder, on {before.name}, has not ended properly" in said
         assert "snakemake --unlock" in said
         assert run_lock.FILE.read_text() == json.dumps(asdict(before))  # and is not forgotten
     else:

@@ -57,7 +57,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process makes {what}; waiting for it")
+            print_message(f"another process makes {what}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise ParbenchError(
@@ -68,6 +68,6 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message on standard error."""
     print(f"parbench: {text}", file=sys.stderr, flush=True)

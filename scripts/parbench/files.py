@@ -206,10 +206,10 @@ def _with_newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-MADE_AGAIN = "delete it and run again"  # of files that a run makes again
+DELETE_AND_RERUN = "delete it and run again"  # of files that a run makes again
 
 
-def read_json(path: str | os.PathLike[str], fix: str = MADE_AGAIN) -> Any:
+def read_json(path: str | os.PathLike[str], fix: str = DELETE_AND_RERUN) -> Any:
     """Read a JSON file without NaN and infinity. Raises ParbenchError, naming it, if it is missing,
     broken or unreadable."""
     text = read_text(path, fix=fix)
@@ -229,10 +229,10 @@ def read_json(path: str | os.PathLike[str], fix: str = MADE_AGAIN) -> Any:
 def read_record(path: str | os.PathLike[str], *keys: str) -> dict[str, Any]:
     """Read a JSON file that a run writes, an object with ``keys``. ParbenchError as read_json."""
     value = read_json(path)
-    lacking = [key for key in keys if not isinstance(value, dict) or key not in value]
-    if lacking or not isinstance(value, dict):
-        problem = f"without {', '.join(lacking)}" if lacking else "no object"
-        raise ParbenchError(f"{path}: not what a run writes there ({problem}); {MADE_AGAIN}")
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing or not isinstance(value, dict):
+        problem = f"without {', '.join(missing)}" if missing else "no object"
+        raise ParbenchError(f"{path}: not what a run writes there ({problem}); {DELETE_AND_RERUN}")
     return value
 
 

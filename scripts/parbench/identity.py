@@ -17,7 +17,7 @@ from typing import Any
 from parbench import cell as cells
 from parbench import packages, probe
 from parbench.cell import Cell, Pair
-from parbench.data import kept, pretrained
+from parbench.data import pretrained, saved_weights
 from parbench.files import digest, read_record
 from parbench.measure import provenance
 
@@ -163,7 +163,7 @@ def weights_of(cell: Cell | Pair, data: Path) -> dict[str, str | None]:
             record = read_record(path, "source_sha256", "conversion") if path.exists() else None
             found[name] = record and _published(record["source_sha256"], record["conversion"])
         if side.trained_by is not None:
-            path = results / "cells" / side.trained_by / kept.DIGEST
+            path = results / "cells" / side.trained_by / saved_weights.DIGEST
             record = read_record(path, "sha256") if path.exists() else None
             found[side.trained_by] = record and record["sha256"]
     return found

@@ -41,17 +41,19 @@ class Interpreter:
         """Its name in place of a stack's."""
         return f"python {self.path} (torch {self.found['packages'].get('torch', 'unknown')})"
 
-    def lacking(self, modules: Iterable[str]) -> str | None:
+    def missing(self, modules: Iterable[str]) -> str | None:
         """Return which of ``modules`` it lacks, and how to install them; None if none."""
-        lacking = sorted(set(modules) - set(self.found["modules"]))
-        if not lacking:
+        missing = sorted(set(modules) - set(self.found["modules"]))
+        if not missing:
             return None
-        said = f"{self.path} ({KEY}) has no {' and no '.join(lacking)}"
+        message = f"{self.path} ({KEY}) has no {' and no '.join(missing)}"
         if self._is_the_systems:
             made = shlex.join([self.path, "-m", "venv", "--system-site-packages", "cells"])
-            install = shlex.join(["cells/bin/python", "-m", "pip", "install", *lacking])
-            return f"{said}, and the system keeps it for itself: {made}; {install}; and name that"
-        return f"{said}: {shlex.join([self.path, '-m', 'pip', 'install', *lacking])}"
+            install = shlex.join(["cells/bin/python", "-m", "pip", "install", *missing])
+            return (
+                f"{message}, and the system keeps it for itself: {made}; {install}; and name that"
+            )
+        return f"{message}: {shlex.join([self.path, '-m', 'pip', 'install', *missing])}"
 
     @functools.cached_property
     def _is_the_systems(self) -> bool:
@@ -121,8 +123,8 @@ def ask(python: str) -> Interpreter:
 def required(python: str) -> Interpreter:
     """Return ``ask(python)``; ParbenchError if it lacks what every cell needs."""
     found = ask(python)
-    if lacking := found.lacking(REQUIRED):
-        raise ParbenchError(f"every cell needs {', '.join(REQUIRED)}: {lacking}")
+    if missing := found.missing(REQUIRED):
+        raise ParbenchError(f"every cell needs {', '.join(REQUIRED)}: {missing}")
     return found
 
 

@@ -255,7 +255,7 @@ def accelerators() -> tuple[dict[str, Any], ...]:
     return _accelerators()[0]
 
 
-def driver_trouble() -> str | None:
+def driver_problem() -> str | None:
     """Return what is wrong if there is a driver of NVIDIA that does not answer; None otherwise."""
     return _accelerators()[1]
 
@@ -280,18 +280,18 @@ def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
     program, command = "nvidia-smi", _BY_DRIVER
     if shutil.which(program) is None:
         program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
-    text, trouble = asked(command)
+    text, problem = asked(command)
     gpus: list[dict[str, Any]] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
         if not uuid.startswith("GPU-"):  # a message
-            trouble = trouble or line.strip()
+            problem = problem or line.strip()
             continue
         memory_mib = int(memory) if memory.isdigit() else 0
         gpus.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
     if not gpus:
-        return (), f"{program}: {trouble or last_line(text)}"
-    return tuple(_with_slices(gpus)), trouble and f"{program}: {trouble}"
+        return (), f"{program}: {problem or last_line(text)}"
+    return tuple(_with_slices(gpus)), problem and f"{program}: {problem}"
 
 
 def _with_slices(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ LEAST = (3, 11)
 LABEL = "python-"  # begins the deployment of cells that a Python of the user's own runs
 
 
-def here():
+def this_python():
     """Return {version, executable, packages, modules, include, records, torch} of this Python.
 
     ``records``: SHA-256 over its version and the lists of files of all packages that it finds;
@@ -71,4 +71,4 @@ def _torch():
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder
-    print(json.dumps(here()))
+    print(json.dumps(this_python()))

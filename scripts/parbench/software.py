@@ -49,8 +49,8 @@ class Software:
 
     def without_spark(self) -> str | None:
         """Return why cells have no Spark; None if they have it."""
-        if lacking := self.without("spark", "pyspark"):
-            return lacking
+        if missing := self.without("spark", "pyspark"):
+            return missing
         found = _java()
         if found.isdigit() and int(found) >= JAVA:
             return None
@@ -97,13 +97,13 @@ def _java() -> str:
     where = f"JAVA_HOME: {home}" if home else program
     if not os.access(program, os.X_OK):
         return f"no {program}, which JAVA_HOME names"
-    text, trouble = machine.asked([program, "-version"])
+    text, problem = machine.asked([program, "-version"])
     # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17; first come
     # JAVA_TOOL_OPTIONS, which may hold anything.
     words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))
     version = re.search(r'\b(?:version|openjdk|java) "?(?:1\.)?(\d+)', words, re.IGNORECASE)
     if version is None:
-        return f"{where}, which says {trouble or machine.last_line(text)}"
+        return f"{where}, which says {problem or machine.last_line(text)}"
     number = int(version[1])
     return str(number) if number >= JAVA else f"{number}, {where}"
 

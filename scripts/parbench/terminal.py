@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from parbench.printable import printable
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """Print ``text``, even on a terminal that cannot show ±."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -23,7 +23,7 @@ from snakemake.exceptions import WorkflowError
 
 from parbench import files, identity, models
 from parbench.arguments import of_snakemake
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained
 from parbench.deploy import containers, deployment, recipes
@@ -95,7 +95,7 @@ def invocation(workflow: Any) -> Invocation:
         triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=[files.user_path(str(path)) for path in workflow.overwrite_configfiles],
-        changes=config_files.laid_over(arguments.config or []),
+        changes=config_files.parse_changes(arguments.config or []),
     )
 
 
@@ -143,11 +143,11 @@ class WorkflowRun:
     def __init__(self, called: Invocation):
         self.called, on_slurm = called, called.on_slurm
         if on_slurm or not called.main:  # of the plugin: to submit, and within a job
-            slurm_cluster.become_patient()
+            slurm_cluster.retry_sbatch_and_srun()
         self.config = config_files.read(called.configfiles, called.changes)
         self.deployment = self.config.resolved_deployment(called.apptainer)
         if called.main:
-            self._tell_triggers()
+            self._print_triggers()
             self._take_lock()
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
@@ -157,12 +157,12 @@ class WorkflowRun:
         self.asked: set[str] = set()  # the cells in Snakemake's graph of jobs
         self.started = time.time()
         if called.dry:
-            atexit.register(self._foretell)
+            atexit.register(self._print_dry_run)
 
-    def _tell_triggers(self) -> None:
+    def _print_triggers(self) -> None:
         if ignored := sorted(TRIGGERS - self.called.triggers):
             chosen = ", ".join(sorted(self.called.triggers)) or "none"
-            say(
+            print_message(
                 f"rerun-triggers is {chosen}, without {' and '.join(ignored)}: changed settings, "
                 "code or data may go unnoticed, and results be stale; leave rerun-triggers out of "
                 f"your profile, or type --rerun-triggers {' '.join(sorted(TRIGGERS))}"
@@ -182,14 +182,18 @@ class WorkflowRun:
         # what was found when that run began.
         software = DeployedSoftware(self.deployment)
         if self.cluster is not None:
-            lacking = slurm.lacking(self.cluster, config, called.configfiles, software)
+            why_unavailable = slurm.why_unavailable(
+                self.cluster, config, called.configfiles, software
+            )
         elif called.main:
-            lacking = expansion.lacking_here(config, software)
+            why_unavailable = expansion.unavailable_here(config, software)
         else:
-            lacking = expansion.lacking_as_planned(config.studies)
+            why_unavailable = expansion.unavailable_as_planned(config.studies)
         # Only the report needs claims, after hours of training: find a typo now.
         consistency.stated_claims()
-        return expansion.plan(config, self.deployment, called.configfiles, called.changes, lacking)
+        return expansion.plan(
+            config, self.deployment, called.configfiles, called.changes, why_unavailable
+        )
 
     @property
     def prepares_here(self) -> bool:
@@ -379,7 +383,7 @@ class WorkflowRun:
             containers.recheck(image)
         writing.write_progress(to_train)
         self._forget_finished()
-        self._say(to_train)
+        self._print_forecast(to_train)
         for cell in to_train:
             if job_ids := self.left.get(cell):
                 print(
@@ -396,7 +400,7 @@ class WorkflowRun:
     def _is_done(self, cell: str) -> bool:
         return state.state(cell, self.plan)[0] == "done"
 
-    def _say(self, trained: list[str]) -> None:
+    def _print_forecast(self, trained: list[str]) -> None:
         from parbench.verdicts.forecast import forecast  # scipy, which no cell's job needs
 
         for line in slurm.not_run(self.plan):
@@ -419,12 +423,12 @@ class WorkflowRun:
         needed = {image for side in sides if (image := state.image_of(side, self.plan))}
         return sorted(image.label for image in needed if image.facts is None)
 
-    def _foretell(self) -> None:
+    def _print_dry_run(self) -> None:
         """Print at the end of a dry run what the run will take."""
         if self.asked or self.plan.not_run:
             with contextlib.chdir(ROOT):  # after --directory Snakemake has gone back
                 self._preview()
-                self._say(self._to_train())
+                self._print_forecast(self._to_train())
 
     def _preview(self) -> None:
         """Print what will stand beside published values and decide claims, of the studies whose
@@ -470,7 +474,7 @@ class WorkflowRun:
         paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
         failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:
-            unfinished.tell(self.plan, failed, self.inside_report_image)
+            unfinished.print_failures(self.plan, failed, self.inside_report_image)
         elif self._is_uncertified() or (
             os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and any(map(self._is_done, self.asked))
         ):
@@ -479,5 +483,5 @@ class WorkflowRun:
     def _is_uncertified(self) -> bool:
         """Return whether all that is lacking is a certificate."""
         certificates = map(Path, self.certificates_of(self.plan.studies))
-        is_lacking = not all(map(Path.exists, certificates))
-        return is_lacking and bool(self.asked) and all(map(self._is_done, self.asked))
+        lacks_certificate = not all(map(Path.exists, certificates))
+        return lacks_certificate and bool(self.asked) and all(map(self._is_done, self.asked))

@@ -28,7 +28,7 @@ ALIKE = 1.05  # repeated runs or a larger cache may explain a factor up to this
 EPOCHS_WITHIN = 1.2
 
 
-class Sure(enum.StrEnum):
+class Certainty(enum.StrEnum):
     """How sure a finding is; docs/audit.md says what each word means."""
 
     CERTAIN = "certain"
@@ -37,7 +37,7 @@ class Sure(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Granted:
+class DatasetAssumptions:
     """What is assumed of the dataset: the numbers of ``classes`` and ``train_samples``, and whether
     the test set is ``balanced``: all classes have the same number of samples.
 
@@ -61,18 +61,20 @@ class Contradiction:
     ``part``: the name of the claim that they contradict, and the number of its part."""
 
     check: str
-    sure: Sure
+    certainty: Certainty
     study: str
     says: str
     lines: tuple[int, ...]
     part: tuple[str, int] | None = None
 
 
-def against(check: str, sure: Sure, rows: Iterable[Published], says: str) -> Contradiction:
+def against(
+    check: str, certainty: Certainty, rows: Iterable[Published], says: str
+) -> Contradiction:
     """Return the contradiction between ``rows``, whose first names the study."""
     rows = list(rows)
     lines = tuple(dict.fromkeys(row.line for row in rows))
-    return Contradiction(check, sure, rows[0].study, says, lines)
+    return Contradiction(check, certainty, rows[0].study, says, lines)
 
 
 Rows = Collection[Published]
@@ -159,7 +161,7 @@ def converted(row: Published) -> Published | Contradiction:
     size = quantity.size(row.unit)
     if size is None:
         says = f"{row}: {row.metric} is {quantity.what}, but its unit is {row.unit!r}"
-        return against("another unit", Sure.LIKELY, [row], says)
+        return against("another unit", Certainty.LIKELY, [row], says)
     value, size_printed = row.value * size, row.published_unit and quantity.size(row.published_unit)
     if size_printed and row.published_value:
         printed = float(row.published_value) * size_printed
@@ -168,12 +170,12 @@ def converted(row: Published) -> Published | Contradiction:
                 f"{row}: {row.metric} is kept as {row.shown}, but {row.published_value} "
                 f"{row.published_unit} is printed, which is {printed:g} {quantity.unit}"
             )
-            return against("another unit", Sure.CERTAIN, [row], says)
+            return against("another unit", Certainty.CERTAIN, [row], says)
     if not (0 < value <= quantity.most or (quantity.may_be_zero and value == 0)):
         bounds = "at least 0" if quantity.may_be_zero else "above 0"
         bounds += f" and at most {quantity.most:g}" if math.isfinite(quantity.most) else ""
         says = f"{row}: {row.metric} is {row.shown}, but {quantity.what} is {bounds}"
-        return against("outside its range", Sure.CERTAIN, [row], says)
+        return against("outside its range", Certainty.CERTAIN, [row], says)
     if size != 1:
         changes |= {"value": value, "unit": quantity.unit}
     return row.model_copy(update=changes)
@@ -239,21 +241,21 @@ def _bounded(rows: Rows) -> Iterator[Faster]:
             yield pair
 
 
-def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
+def faster_than_its_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield the pairs in which n times the devices are more than n times as fast."""
     for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
-        granted.compares(few, many)
+        assumptions.compares(few, many)
         if pair.least > pair.bound and pair.kept_as_seconds is None:
             says = (
                 f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
                 f"{many.devices} devices instead of {few.devices} make at most {pair.bound:g}"
             )
-            sure = Sure.LIKELY if pair.ratio > ALIKE * pair.bound else Sure.WEAK
-            yield against(FASTER, sure, (few, many), says)
+            certainty = Certainty.LIKELY if pair.ratio > ALIKE * pair.bound else Certainty.WEAK
+            yield against(FASTER, certainty, (few, many), says)
 
 
-def slower_on_more_devices(rows: Rows, granted: Granted) -> Found:
+def slower_on_more_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield the pairs of one strategy, or against eager training, in which more devices are slower,
     even when every rounding favours the paper."""
     for pair in _faster(of_metrics(rows, *TIMES, RATE)):
@@ -265,10 +267,10 @@ def slower_on_more_devices(rows: Rows, granted: Granted) -> Found:
                 f"{many}: {few.shown} to {many.shown}, {pair.ratio:.3g} times as fast on "
                 f"{many.devices} devices instead of {few.devices}"
             )
-            yield against("slower on more devices", Sure.WEAK, (few, many), says)
+            yield against("slower on more devices", Certainty.WEAK, (few, many), says)
 
 
-def printed_above_devices(rows: Rows, granted: Granted) -> Found:
+def printed_above_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield printed speedups above the number of devices, and efficiencies above 1. A speedup is
     only a weak finding if its model has several settings: the baseline may be in another one.
     """
@@ -276,34 +278,34 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
         is_efficiency = row.metric == "parallel_efficiency"
         if row.devices == 1 and not is_efficiency:  # against other hardware or another precision
             continue
-        granted.compares(row)
+        assumptions.compares(row)
         most = 1 if is_efficiency else row.devices
         if row.least > most:
             settings = {other.setting for other in rows if other.setting[:2] == row.setting[:2]}
             alone = is_efficiency or len(settings) == 1
-            sure = Sure.LIKELY if alone and row.value > ALIKE * most else Sure.WEAK
+            certainty = Certainty.LIKELY if alone and row.value > ALIKE * most else Certainty.WEAK
             says = (
                 f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices make "
                 f"at most {most}"
             )
-            yield against(FASTER, sure, [row], says)
+            yield against(FASTER, certainty, [row], says)
 
 
-def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
+def minutes_kept_as_seconds(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield times some 60 times too short compared with those on other numbers of devices."""
     for pair in _faster(of_metrics(rows, *TIMES)):
         short = pair.kept_as_seconds
         if short is not None:
             other = pair.few if short is pair.many else pair.many
             says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
-            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
+            yield against("minutes kept as seconds", Certainty.LIKELY, (short, other), says)
 
 
-def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
+def another_number_of_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield pairs too fast for the smaller number of devices that a row's note states."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
-        granted.compares(few, many)
+        assumptions.compares(few, many)
         match = re.search(r"\b(\d{1,6}) (?:GPU|CPU|device|accelerator)s?\b", many.note)
         devices = int(match[1]) if match else many.devices
         if match and few.devices < devices < many.devices and pair.least > devices / few.devices:
@@ -312,7 +314,7 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
                 f"{pair.ratio:.3g} times, and {devices} instead of {few.devices} make at most "
                 f"{devices / few.devices:g}"
             )
-            yield against("another number of devices", Sure.LIKELY, (few, many), says)
+            yield against("another number of devices", Certainty.LIKELY, (few, many), says)
 
 
 def _on_each(row: Published) -> float | None:
@@ -337,7 +339,7 @@ def _made(row: Published, rows: Rows) -> list[Faster]:
     return []
 
 
-def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
+def ratio_of_its_numbers(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield printed ratios that no two printed times give, nor throughputs if there are no times.
     An efficiency without a printed speedup must be such a ratio divided by that of the devices.
     """
@@ -350,18 +352,18 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
         ratios = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in pairs]
         # The times are rounded, too, and some sources divide rounded times.
         tolerance = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
-        granted.compares(*(side for pair in pairs for side in (row, pair.few, pair.many)))
+        assumptions.compares(*(side for pair in pairs for side in (row, pair.few, pair.many)))
         if pairs and not any(math.isclose(ratio, row.value, **tolerance) for ratio in ratios):
             shown = " or ".join(f"{ratio:.3g}" for ratio in ratios)
             yield against(
                 "a ratio of other numbers",
-                Sure.LIKELY,
+                Certainty.LIKELY,
                 (row, *(side for pair in pairs for side in (pair.few, pair.many))),
                 f"{row}: {row.metric} {row.value:g} is printed; its numbers give {shown}",
             )
 
 
-def efficiency(rows: Rows, granted: Granted) -> Found:
+def efficiency(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield parallel efficiencies that are not the printed speedup over the number of devices.
 
     Where the speedup is over several devices b, the efficiency is b times as high: that is none
@@ -369,7 +371,7 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
     """
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
-        granted.compares(*(each for speedup in speedups for each in (row, speedup)))
+        assumptions.compares(*(each for speedup in speedups for each in (row, speedup)))
         baselines = set.union(set(), *(_baselines(row, speedup) for speedup in speedups))
         printed = {other.devices for other in rows if other.setting == row.setting}
         if speedups and not baselines & (printed | {1}):
@@ -380,8 +382,8 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
             says = f"{row}: parallel efficiency {row.value:g} is printed, but {quotients}"
             if baselines:
                 says += f"; over {min(baselines)} devices it would be right, and no row has them"
-            sure = Sure.LIKELY if baselines else Sure.CERTAIN
-            yield against("an efficiency of another speedup", sure, (row, *speedups), says)
+            certainty = Certainty.LIKELY if baselines else Certainty.CERTAIN
+            yield against("an efficiency of another speedup", certainty, (row, *speedups), says)
 
 
 def _baselines(row: Published, speedup: Published) -> set[int]:
@@ -392,7 +394,7 @@ def _baselines(row: Published, speedup: Published) -> set[int]:
     return set(range(max(1, first), min(row.devices, last) + 1))
 
 
-def stated_epochs(rows: Rows, granted: Granted) -> Found:
+def stated_epochs(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield contradictions to the epochs in notes: throughput times training time must give as many
     training sets, and training must take as many times an epoch's seconds, not less or much more.
     """
@@ -404,22 +406,22 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
         if not epochs:
             continue
         if time and rate:
-            samples, due = time.value * rate.value, epochs * granted.train_samples
-            granted.compares(*(time, rate) if samples else ())
+            samples, due = time.value * rate.value, epochs * assumptions.train_samples
+            assumptions.compares(*(time, rate) if samples else ())
             if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
                 says = (
                     f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
-                    f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
-                    f"{epochs} are stated"
+                    f"{samples / assumptions.train_samples:.1f} epochs of "
+                    f"{assumptions.train_samples:,}; {epochs} are stated"
                 )
-                yield against("throughput times time", Sure.LIKELY, (time, rate), says)
+                yield against("throughput times time", Certainty.LIKELY, (time, rate), says)
         time, epoch = time or by_metric.get("total_seconds"), by_metric.get("epoch_seconds")
         # Without a row for it, a note may say ``42 s per epoch`` or ``0.7 min/epoch``.
         match = re.search(r"\b(\d{1,9}(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
         seconds = epoch.value if epoch else float(match[1]) * SECONDS[match[2]] if match else 0.0
         due = epochs * seconds
-        granted.compares(*filter(None, (time, epoch)) if time and due else ())
+        assumptions.compares(*filter(None, (time, epoch)) if time and due else ())
         if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
             says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
             contradicting = [time, epoch] if epoch else [time]
-            yield against("epochs times seconds", Sure.LIKELY, contradicting, says)
+            yield against("epochs times seconds", Certainty.LIKELY, contradicting, says)

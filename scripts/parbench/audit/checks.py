@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.audit import arithmetic, printed_table, score_rules
-from parbench.audit.arithmetic import Contradiction, Found, Granted, Rows, Sure, against
+from parbench.audit.arithmetic import (
+    Certainty,
+    Contradiction,
+    DatasetAssumptions,
+    Found,
+    Rows,
+    against,
+)
 from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.plan import published
@@ -32,7 +39,7 @@ CHECKS = (
     arithmetic.ratio_of_its_numbers,
     arithmetic.efficiency,
     arithmetic.stated_epochs,
-    score_rules.two_values,
+    score_rules.conflicting_values,
     score_rules.equal_values,
     score_rules.balanced,
     score_rules.f1,
@@ -40,24 +47,28 @@ CHECKS = (
 )
 
 
-def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
+def contradictions(rows: Rows, assumptions: DatasetAssumptions) -> list[Contradiction]:
     """Return all findings in the order of the file; impossible values are not checked further."""
     results = list(map(arithmetic.converted, rows))
     sound = [result for result in results if isinstance(result, Published)]
     findings = [result for result in results if isinstance(result, Contradiction)]
-    findings += [finding for check in CHECKS for finding in check(sound, granted)]
+    findings += [finding for check in CHECKS for finding in check(sound, assumptions)]
     return sorted(findings, key=lambda finding: (finding.lines[0], finding.check))
 
 
-def findings(rows: Rows, claims: Mapping[str, Claim], granted: Granted) -> list[Contradiction]:
+def findings(
+    rows: Rows, claims: Mapping[str, Claim], assumptions: DatasetAssumptions
+) -> list[Contradiction]:
     """Return what ``rows`` contradict: each other, then ``claims`` of their sources."""
-    return [*contradictions(rows, granted), *of_claims(claims, rows, granted)]
+    return [*contradictions(rows, assumptions), *of_claims(claims, rows, assumptions)]
 
 
 # ---------------------------------------------------------------- what a source says in words
 
 
-def of_claims(claims: Mapping[str, Claim], rows: Rows, granted: Granted) -> list[Contradiction]:
+def of_claims(
+    claims: Mapping[str, Claim], rows: Rows, assumptions: DatasetAssumptions
+) -> list[Contradiction]:
     """Return the contradictions between a source's own numbers and its ``claims``."""
     findings = []
     for name, claim in claims.items():
@@ -65,7 +76,7 @@ def of_claims(claims: Mapping[str, Claim], rows: Rows, granted: Granted) -> list
         for number, test in enumerate(claim.tests if of_study else ()):
             if test.numerator:
                 part, of_metric = (name, number), arithmetic.of_metrics(of_study, test.metric)
-                findings += denied_by_its_numbers(part, test, of_metric, granted)
+                findings += denied_by_its_numbers(part, test, of_metric, assumptions)
                 findings += promised_above_devices(part, test, claim.study, of_metric)
     return findings
 
@@ -92,7 +103,7 @@ class OwnRatio:
 
 
 def denied_by_its_numbers(
-    part: tuple[str, int], test: ClaimTest, rows: Rows, granted: Granted
+    part: tuple[str, int], test: ClaimTest, rows: Rows, assumptions: DatasetAssumptions
 ) -> Found:
     """Apply a part of a claim to the source's own numbers; yield one finding if all deny it."""
     if test.op not in (">", "<"):
@@ -101,7 +112,9 @@ def denied_by_its_numbers(
     rows_of_all, messages, denied = [], [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in contrasted(test, list(_own_ratios(test, rows))):
-        granted.compares(*(side for each in (ratio, *others) for side in (each.over, each.under)))
+        assumptions.compares(
+            *(side for each in (ratio, *others) for side in (each.over, each.under))
+        )
         least, printed, most = ratio.ends
         for other in others:
             least, printed, most = map(ratio.by, (least, printed, most), reversed(other.ends))
@@ -117,7 +130,7 @@ def denied_by_its_numbers(
             f"{part[0]} claims a {kind} of {test.metric} {test.op} {none:g}; the source's own "
             f"numbers give {shown}"
         )
-        found = against("denied by its own numbers", Sure.CERTAIN, rows_of_all, says)
+        found = against("denied by its own numbers", Certainty.CERTAIN, rows_of_all, says)
         yield replace(found, part=part)
 
 
@@ -155,18 +168,18 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
         f"{part[0]}: by {test.metric}, {' to '.join(f'{size:.3g}' for size in sorted(sizes))} "
         f"times are claimed, and the source's own devices give at most {test.most:g} times"
     )
-    yield Contradiction("promised above its devices", Sure.LIKELY, study, says, lines, part)
+    yield Contradiction("promised above its devices", Certainty.LIKELY, study, says, lines, part)
 
 
-def coverage(rows: Rows, granted: Granted) -> str:
+def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
     """Say how many of the ``rows`` the checks have held against others, and what became of the
     rest; to be called when all checks have ended."""
-    compared = sum((row.line, row.metric) in granted.compared for row in rows)
+    compared = sum((row.line, row.metric) in assumptions.compared for row in rows)
     unknown = Counter(row.metric for row in rows if arithmetic.quantity_of(row.metric) is None)
     unread = [
         row
         for row in rows
-        if row.metric in unknown and (row.line, row.metric) not in granted.compared
+        if row.metric in unknown and (row.line, row.metric) not in assumptions.compared
     ]
     text = f"{compared} of {len(rows)} values were held against others or their devices"
     if alone := len(rows) - compared - len(unread):
@@ -189,7 +202,7 @@ def show(found: Iterable[Contradiction]) -> str:
         parts.append(study)
         for finding in group:
             lines = ", ".join(map(str, finding.lines[:6])) + (", ..." * (len(finding.lines) > 6))
-            text = f"{finding.check} ({finding.sure}): {finding.says} (lines {lines})"
+            text = f"{finding.check} ({finding.certainty}): {finding.says} (lines {lines})"
             parts += textwrap.wrap(text, 100, initial_indent="  - ", subsequent_indent="    ")
     return "\n".join(parts)
 
@@ -208,15 +221,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
     )
-    parser.add_argument("--classes", type=int, default=Granted.classes)
-    parser.add_argument("--train-samples", type=int, default=Granted.train_samples)
+    parser.add_argument("--classes", type=int, default=DatasetAssumptions.classes)
+    parser.add_argument("--train-samples", type=int, default=DatasetAssumptions.train_samples)
     parser.add_argument(
         "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
     )
     options = parser.parse_args(arguments)
     if options.classes < 2 or options.train_samples < 1:
         raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
-    granted = Granted(options.classes, options.train_samples, not options.unbalanced)
+    assumptions = DatasetAssumptions(options.classes, options.train_samples, not options.unbalanced)
     if options.given and not options.columns:
         raise ParbenchError("--given belongs to --columns; add it, or leave this out")
     if options.columns:
@@ -228,17 +241,17 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         printed = printed_table.Printed(published.rows(options.file))
     rows, path = printed.rows, options.file.with_name("claims.yaml")
-    found = findings(rows, published.claims(path) if path.is_file() else {}, granted)
+    found = findings(rows, published.claims(path) if path.is_file() else {}, assumptions)
     if found:
         print(show(found))
-    count_by_sure = Counter(finding.sure for finding in found)
-    counts = ", ".join(f"{count_by_sure[word]} {word}" for word in Sure)
-    balance = "balanced" if granted.balanced else "not balanced"
+    count_by_certainty = Counter(finding.certainty for finding in found)
+    counts = ", ".join(f"{count_by_certainty[word]} {word}" for word in Certainty)
+    balance = "balanced" if assumptions.balanced else "not balanced"
     print(f"{len(rows)} values, {len(found)} findings: {counts}")
-    print(textwrap.fill(coverage(rows, granted), 100))
+    print(textwrap.fill(coverage(rows, assumptions), 100))
     for note in printed.notes:
         print(note)
     print(
-        f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
+        f"Taken for granted: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         f"samples, a test set that is {balance}"
     )

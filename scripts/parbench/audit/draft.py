@@ -218,19 +218,19 @@ def merged(before: Iterable[Published], after: Iterable[Published]) -> list[str]
 
 def assumed(rows: Iterable[Published]) -> list[str]:
     """Return what the drafts assume of printed ``rows`` besides settings, and how to correct it."""
-    told = [f"dataset {DATASET}, since a table names none; correct the key `dataset`"]
+    assumed = [f"dataset {DATASET}, since a table names none; correct the key `dataset`"]
     rows = list(rows)
     if unnamed := dict.fromkeys(_unnamed(row) for row in rows if not row.strategy):
-        told.append(
+        assumed.append(
             f"strategy {' on one device, '.join(unnamed)}{' on several' * ('ddp' in unnamed)}, "
             'since the table names none; map a column to it, or --given "strategy=..."'
         )
     if any(row.hardware == printed_table.UNNAMED for row in rows):
-        told.append(
+        assumed.append(
             "hardware: GPUs of any kind, since the table names none; map a column to it, or "
             '--given "hardware=A100"'
         )
-    return told
+    return assumed
 
 
 def _spelled(name: str) -> str:
@@ -272,9 +272,9 @@ def values(
     return out.getvalue()
 
 
-def study(name: str, title: str, rows: list[Published], schema: str, told: Iterable[str]) -> str:
+def study(name: str, title: str, rows: list[Published], schema: str, assumed: Iterable[str]) -> str:
     """Return the study of these rows at the source's scale: YAML with what is to be filled in;
-    ``schema``: the path of its JSON schema, for editors; ``told``: what is `assumed` of it."""
+    ``schema``: the path of its JSON schema, for editors; ``assumed``: what is `assumed` of it."""
     ways = list(dict.fromkeys(map(Way.of, rows)))
     usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
     head = {
@@ -288,7 +288,7 @@ def study(name: str, title: str, rows: list[Published], schema: str, told: Itera
     return "\n".join(
         [
             f"{SCHEMA}{schema}",
-            *(f"# assumed: {each}" for each in told),
+            *(f"# assumed: {each}" for each in assumed),
             _yaml(head),
             "# The table does not state these: put in what the source says elsewhere, under",
             "# `settings`, and leave here what it leaves open.",
@@ -299,7 +299,7 @@ def study(name: str, title: str, rows: list[Published], schema: str, told: Itera
 
 
 def copy(
-    name: str, title: str, rows: list[Published], schema: str, told: Iterable[str]
+    name: str, title: str, rows: list[Published], schema: str, assumed: Iterable[str]
 ) -> str | None:
     """Return the study's small copy for two cores; None if none of it fits there. The arguments
     are those of `study`."""
@@ -319,7 +319,7 @@ def copy(
         "settings": SMALL,
         "assumed": {key: value for key, value in usual.items() if key not in SMALL},
     }
-    notes = (f"# assumed: {each}" for each in told)
+    notes = (f"# assumed: {each}" for each in assumed)
     grid = _grid(own_rows, ways, small=True)
     return "\n".join([f"{SCHEMA}{schema}", *notes, _yaml(head), grid])
 

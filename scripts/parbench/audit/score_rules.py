@@ -9,10 +9,10 @@ from collections import defaultdict
 
 from parbench.audit.arithmetic import (
     SCORES,
+    Certainty,
+    DatasetAssumptions,
     Found,
-    Granted,
     Rows,
-    Sure,
     against,
     by_configuration,
     grouped,
@@ -31,19 +31,19 @@ def _agree(one: Published, other: Published) -> bool:
     return abs(one.value - other.value) <= one.rounding + other.rounding + FLOATS
 
 
-def two_values(rows: Rows, granted: Granted) -> Found:
+def conflicting_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Check that one configuration has one value of a metric."""
     for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
-        granted.compares(*(first, *more) if more else ())
+        assumptions.compares(*(first, *more) if more else ())
         others = {row.value: row for row in reversed(more) if not _agree(first, row)}
         if others:
             different = [first, *reversed(others.values())]
             values = " and ".join(f"{row.shown} ({row.table})" for row in different)
             says = f"{first}: {first.metric} is {values}"
-            yield against("two values for one thing", Sure.LIKELY, different, says)
+            yield against("two values for one thing", Certainty.LIKELY, different, says)
 
 
-def equal_values(rows: Rows, granted: Granted) -> Found:
+def equal_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Check that different runs do not end with the same score, time or throughput to the last
     digit, least of all the same two configurations for several models or several metrics.
 
@@ -56,7 +56,7 @@ def equal_values(rows: Rows, granted: Granted) -> Found:
         list(filter(_is_precise, rows)), lambda row: (row.study, row.model, row.metric)
     ):
         runs = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
-        granted.compares(*runs if len(runs) > 1 else ())
+        assumptions.compares(*runs if len(runs) > 1 else ())
         values = [row.value for row in runs]
         most = max(values) if _is_clocked(runs[0].metric) else 1
         spread = max(max(values) - min(values), SPREAD * most)
@@ -71,8 +71,8 @@ def equal_values(rows: Rows, granted: Granted) -> Found:
         ways = first[0].study, *((row.hardware, row.way) for row in first)
         values = " and ".join(f"{same[0].metric} {same[0].value:g}" for same in found)
         says = f"{values} of {' and of '.join(map(str, first))}"
-        sure = Sure.LIKELY if math.prod(chances[ways]) < CHANCE else Sure.WEAK
-        yield against("equal to the last digit", sure, itertools.chain(*found), says)
+        certainty = Certainty.LIKELY if math.prod(chances[ways]) < CHANCE else Certainty.WEAK
+        yield against("equal to the last digit", certainty, itertools.chain(*found), says)
 
 
 def _is_precise(row: Published) -> bool:
@@ -90,7 +90,7 @@ def _is_clocked(metric: str) -> bool:
     )
 
 
-def balanced(rows: Rows, granted: Granted) -> Found:
+def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Check that, on a balanced test set, macro recall (the mean of the classes' recalls) equals
     accuracy (the share of hits), and that macro specificity follows from it.
 
@@ -98,13 +98,13 @@ def balanced(rows: Rows, granted: Granted) -> Found:
     specificity is 1 - (1 - recall) / (classes - 1). Where two agree, the third is of other samples,
     such as one rank's share of the test set, or wrong.
     """
-    others = granted.classes - 1
+    others = assumptions.classes - 1
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
-    for row_by_metric in by_configuration(rows) if granted.balanced else ():
+    for row_by_metric in by_configuration(rows) if assumptions.balanced else ():
         recall, accuracy, specificity = map(row_by_metric.get, names)
         bases = [row for row in (recall, accuracy) if row]
         measured = [*bases, specificity] if specificity else bases
-        granted.compares(*measured if len(measured) > 1 else ())
+        assumptions.compares(*measured if len(measured) > 1 else ())
         wrong: list[Published] = []
         if specificity:
             wrong += [base for base in bases if not _follows(specificity, base, others)]
@@ -121,17 +121,17 @@ def balanced(rows: Rows, granted: Granted) -> Found:
                     f"; macro specificity {specificity.value:g} does not fit {wrong[0].metric}, "
                     "which is of other samples or wrong"
                 )
-            yield against("recall is accuracy", Sure.LIKELY, contradicting, says)
+            yield against("recall is accuracy", Certainty.LIKELY, contradicting, says)
         if specificity and wrong and wrong == bases:
             settled = len(bases) == 2 and not differ
             says = (
                 f"{bases[0]}: macro specificity {specificity.value:g} is printed; "
-                f"{bases[0].metric} {bases[0].value:g} of {granted.classes} balanced classes "
+                f"{bases[0].metric} {bases[0].value:g} of {assumptions.classes} balanced classes "
                 f"makes it {1 - (1 - bases[0].value) / others:.4f}"
             )
             says += ", and so does test_accuracy" * settled
             contradicting = (*bases, specificity)
-            yield against("specificity follows from recall", Sure.LIKELY, contradicting, says)
+            yield against("specificity follows from recall", Certainty.LIKELY, contradicting, says)
 
 
 def _follows(specificity: Published, recall: Published, others: int) -> bool:
@@ -140,7 +140,7 @@ def _follows(specificity: Published, recall: Published, others: int) -> bool:
     return abs(specificity.value - (1 - (1 - recall.value) / others)) <= slack
 
 
-def f1(rows: Rows, granted: Granted) -> Found:
+def f1(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Check that F1 is within what precision P and recall R allow, also as a mean over classes.
 
     It is at most 2PR / (P + R), since the harmonic mean is concave, and at least P + R - 1. As
@@ -153,37 +153,37 @@ def f1(rows: Rows, granted: Granted) -> Found:
             score, p, r = (row_by_metric.get(name) for name in names)
             if not score or not p or not r:
                 continue
-            granted.compares(score, p, r)
+            assumptions.compares(score, p, r)
             most = 2 * p.most * r.most / (p.most + r.most) if p.most + r.most else 0.0
             least = max(0.0, p.least + r.least - 1)
-            sure = Sure.CERTAIN
-            if granted.balanced and average == "_macro" and least <= score.most <= most:
-                least, sure = max(least, 2 * r.least**2 / (1 + r.least)), Sure.LIKELY
+            certainty = Certainty.CERTAIN
+            if assumptions.balanced and average == "_macro" and least <= score.most <= most:
+                least, certainty = max(least, 2 * r.least**2 / (1 + r.least)), Certainty.LIKELY
             if score.least > most + FLOATS or score.most < least - FLOATS:
                 says = (
                     f"{score}: F1 {score.value:g} is printed; precision {p.value:g} and recall "
                     f"{r.value:g} allow {least:.4f} to {most:.4f}"
                 )
-                yield against("F1 of another precision or recall", sure, (score, p, r), says)
+                yield against("F1 of another precision or recall", certainty, (score, p, r), says)
 
 
-def operators(rows: Rows, granted: Granted) -> Found:
+def operators(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Check that operators' times do not exceed the total, nor are the host's on an accelerator."""
     for configuration in grouped(rows, lambda row: row.configuration):
         parts = [row for row in configuration if row.metric.startswith("operator_self_seconds:")]
         total, rounding = sum(row.value for row in parts), sum(row.rounding for row in parts)
         whole = next(iter(of_metrics(configuration, "profile_self_seconds")), None)
-        granted.compares(*(whole, *parts) if whole is not None and parts else ())
+        assumptions.compares(*(whole, *parts) if whole is not None and parts else ())
         if whole is not None and total - rounding > whole.most:
             says = (
                 f"{whole}: the self times of {len(parts)} operators add up to {total:.4g} s, more "
                 f"than the {whole.value:g} s of all"
             )
-            yield against("parts and the whole", Sure.CERTAIN, (whole, *parts), says)
+            yield against("parts and the whole", Certainty.CERTAIN, (whole, *parts), says)
         host = [row for row in configuration if re.search(r"self[- ]cpu", row.note, re.IGNORECASE)]
         if host and host[0].hardware.upper() != "CPU":
             says = (
                 f"{host[0]}: {len(host)} times are printed as Self-CPU, which is the host's time "
                 "and does not measure the accelerator"
             )
-            yield against("another device's clock", Sure.CERTAIN, host, says)
+            yield against("another device's clock", Certainty.CERTAIN, host, says)

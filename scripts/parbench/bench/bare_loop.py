@@ -43,7 +43,7 @@ def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], flo
             total.add_(run.step(next(batches), 0), alpha=size)
             run.next_rate()
             run.beat("training")
-            run.lookout.due("training")
+            run.checkpoint_timer.due("training")
 
     def timed(work: Callable[[], object]) -> float:
         with Stopwatch(strategy.devices) as watch:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parbench import files
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.errors import ParbenchError, sentence
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
     told = {"dataset": name, "kind": spec["kind"], "made_from": source.made_from(spec)}
     description = _convert(told, kind(**spec).read(), out, digest)
     for note in description.get("notes", []):
-        say(f"{name}: {note}")
-    say(
+        print_message(f"{name}: {note}")
+    print_message(
         f"{name}: {description['train']:,} training and {description['test']:,} test "
         f"{kind.HOLDS} in {out}"
     )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from parbench import cache
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.errors import ParbenchError
 
 # No user name in an address: it would end up in reports.
@@ -39,7 +39,7 @@ def fetch(urls: list[str], size: int | None, known: str) -> Path:
             return _download(url, size, known)
         except (ValueError, OSError) as error:  # OSError: includes requests' exceptions
             reasons.append(f"{url}: {error}")
-            say(reasons[-1])
+            print_message(reasons[-1])
     raise ParbenchError(
         f"no mirror gave the file with {_kind(known)} {known}:\n  " + "\n  ".join(reasons) + "\n"
         "Get it another way, then name it in its entry of config.yaml: `file:///folder/file` among "

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from parbench import files, models
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.data import download, pretrained
 from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
@@ -32,7 +32,7 @@ HEADS = ("classifier.weight", "classifier.out_proj.weight")  # if the file has i
 
 @dataclass(frozen=True)
 class PublishedNetwork:
-    """A library's ``network`` with published weights; ``lacking`` names tensors not in the file.
+    """A library's ``network`` with published weights; ``missing`` names tensors not in the file.
 
     ``shape`` is what a model's ``build`` takes besides classes and options: an image size or a
     vocabulary. For the input ``sample``, the model must give the same output as ``compute``.
@@ -42,7 +42,7 @@ class PublishedNetwork:
     shape: int | Vocabulary
     sample: torch.Tensor
     compute: Callable[[torch.Tensor], torch.Tensor]
-    lacking: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
@@ -61,7 +61,7 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
         "num_classes": classes(published.network),
     }
     files.write_json(digest, description)
-    say(f"{name}: published weights of {spec['model']} in {out}")
+    print_message(f"{name}: published weights of {spec['model']} in {out}")
 
 
 def network(spec: dict) -> nn.Module:
@@ -116,9 +116,9 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
         None, config=template.config, state_dict=tensors, output_loading_info=True
     )
     sample = torch.randint(pad + 1, sizes[0], (2, 8))
-    lacking = frozenset(info["missing_keys"])
+    missing = frozenset(info["missing_keys"])
     return PublishedNetwork(
-        theirs.eval(), vocabulary, sample, lambda ids: theirs(ids).logits, lacking
+        theirs.eval(), vocabulary, sample, lambda ids: theirs(ids).logits, missing
     )
 
 
@@ -158,14 +158,14 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
         output, expected = ours.eval()(theirs.sample), theirs.compute(theirs.sample)
     if not torch.allclose(output, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
         raise ParbenchError(f"{mismatch}: with the same weights it computes something else")
-    lacking = [
+    missing = [
         name
         for name, their_name in zip(own_state, their_state, strict=True)
-        if their_name in theirs.lacking
+        if their_name in theirs.missing
     ]
-    if rest := [name for name in lacking if not name.startswith("head.")]:
+    if rest := [name for name in missing if not name.startswith("head.")]:
         raise ParbenchError(f"{mismatch}: the file has no {brief(', '.join(rest), 300)}")
-    return {name: value for name, value in tensors.items() if name not in lacking}
+    return {name: value for name, value in tensors.items() if name not in missing}
 
 
 def _long(tensor: torch.Tensor) -> list[int]:

@@ -34,13 +34,13 @@ WAYS: tuple[tuple[str, ...], ...] = (("--userns",), ())
 class Apptainer:
     """How this machine runs images.
 
-    ``flags``: for `apptainer exec`. ``trouble``: why no image runs here, with the remedy, or None.
+    ``flags``: for `apptainer exec`. ``problem``: why no image runs here, with the remedy, or None.
     """
 
     program: str | None
     version: str | None = None
     flags: tuple[str, ...] = ()
-    trouble: str | None = None
+    problem: str | None = None
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def probe() -> Apptainer:
     path = shutil.which("apptainer")
     if path is None:
         remedy = f"{distribution.system('apptainer')} (docs/images.md has other ways)"
-        return Apptainer(None, trouble=f"Apptainer is not installed; {remedy}")
+        return Apptainer(None, problem=f"Apptainer is not installed; {remedy}")
     version = _ask([path, "--version"]).stdout.strip().removeprefix("apptainer version ")
     problems = []
     try:
@@ -63,8 +63,8 @@ def probe() -> Apptainer:
     except OSError as error:  # a full disk, say, which no cell on the host needs
         problems.append(sentence(error))
     reasons = "; ".join(dict.fromkeys(problems))
-    trouble = f"Apptainer {version} runs no image here: {reasons}. docs/images.md: Trouble"
-    return Apptainer(path, version, trouble=trouble)
+    problem = f"Apptainer {version} runs no image here: {reasons}. docs/images.md: Trouble"
+    return Apptainer(path, version, problem=problem)
 
 
 def _tiny(folder: Path) -> None:
@@ -98,8 +98,8 @@ def last_error(text: str) -> str:
 
 def require(why: str) -> None:
     """Raise ParbenchError if no image runs here; the message begins with ``why`` one is needed."""
-    if (trouble := probe().trouble) is not None:
-        raise ParbenchError(f"{why}, but {trouble}")
+    if (problem := probe().problem) is not None:
+        raise ParbenchError(f"{why}, but {problem}")
 
 
 def cannot_build(*, debootstrap: bool = True) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.deploy import apptainer, uv
 from parbench.deploy.recipes import Image
 from parbench.errors import ParbenchError
@@ -39,7 +39,7 @@ def make(wanted: Image, mirror: str | None) -> None:
         wanted.beside(".json"),
         {"label": wanted.label, **content, "sha256": sha256_file(wanted.path)},
     )
-    say(f"image {wanted.label}: ready ({wanted.path.stat().st_size / 2**20:,.0f} MiB)")
+    print_message(f"image {wanted.label}: ready ({wanted.path.stat().st_size / 2**20:,.0f} MiB)")
 
 
 def _usable(mirror: str | None) -> str | None:
@@ -65,14 +65,14 @@ def unpack(wanted: Image) -> None:
             f"says {known}: one of them is damaged or of another build; copy both again, or "
             "delete both, and the image is built here"
         )
-    say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
+    print_message(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
     with _work_folder(wanted) as work:
         words = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
         # Needed by a root user without full capabilities.
         if not apptainer.cannot_build(debootstrap=False):
             words.insert(1, "--fakeroot")
-        mend = "images.unpack: false in config.yaml runs the file"
-        _run(wanted, words, _variables(work), mend)
+        fix = "images.unpack: false in config.yaml runs the file"
+        _run(wanted, words, _variables(work), fix)
         shutil.rmtree(wanted.unpacked, ignore_errors=True)
         record = {"sha256": known, "listing": listing(work / "sandbox")}
         rename_durably(work / "sandbox", wanted.unpacked)
@@ -122,7 +122,9 @@ def _build(wanted: Image, mirror: str) -> None:
         for mount in _stage(wanted, work, mirror):
             words += ["--mount", mount]
         target = work / "image.sif"
-        say(f"image {wanted.label}: building, once, for some minutes; its output: tail -f {log}")
+        print_message(
+            f"image {wanted.label}: building, once, for some minutes; its output: tail -f {log}"
+        )
         with open(log, "w", encoding="utf-8") as output:
             command = [apptainer.probe().program, *words, str(target), str(wanted.recipe)]
             status = uv.run_masked(command, output, cwd=work, env=_variables(work))
@@ -217,8 +219,8 @@ def _held(wanted: Image) -> dict:
     return json.loads(output.strip().splitlines()[-1])
 
 
-def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) -> str:
-    """Run an Apptainer command; return its output, or raise ParbenchError ending in ``mend``."""
+def _run(wanted: Image, words: list[str], variables: dict[str, str], fix: str) -> str:
+    """Run an Apptainer command; return its output, or raise ParbenchError ending in ``fix``."""
     command = [apptainer.probe().program, *words]
     done = subprocess.run(
         command,
@@ -230,7 +232,7 @@ def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) 
     )
     if done.returncode:
         raise ParbenchError(
-            f"{wanted.path}: apptainer {words[0]}: {apptainer.last_error(done.stderr)}; {mend}"
+            f"{wanted.path}: apptainer {words[0]}: {apptainer.last_error(done.stderr)}; {fix}"
         )
     return done.stdout
 

@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from parbench import git
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.deploy import host_environment, recipes, uv
 from parbench.errors import ParbenchError
 from parbench.files import atomic_path, read_text, sha256_file
@@ -96,7 +96,7 @@ def fetch_wheels(stack: str, place: Path, names: set[str] | None = None) -> None
 
     Packages that exist only as source are built here, since the other machine has no compiler.
     """
-    say("packages: fetching a wheel of each, checked by SHA-256")
+    print_message("packages: fetching a wheel of each, checked by SHA-256")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
     command += ["--no-input"]
     command += ["--wheel-dir", str(place / "wheels")]
@@ -139,7 +139,7 @@ def write(out: Path, contents: Contents) -> None:
         fetch_wheels(contents.stack, bundle, measuring() if contents.bare else None)
         if contents.bare:
             (bundle / host_environment.BARE_MARK).touch()
-        say(f"writing {out}")
+        print_message(f"writing {out}")
         form = {"format": tarfile.PAX_FORMAT, "dereference": False}
         with atomic_path(out) as part:
             with tarfile.open(part, "w:gz" if contents.bare else "w", **form) as tar:

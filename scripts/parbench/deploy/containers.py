@@ -69,7 +69,9 @@ def recheck(wanted: Image) -> None:
         wanted.is_unpacked
         and build.listing(wanted.unpacked) != read_record(record, "listing")["listing"]
     ):
-        cache.say(f"{wanted.unpacked}: files were changed or deleted; it will be unpacked again")
+        cache.print_message(
+            f"{wanted.unpacked}: files were changed or deleted; it will be unpacked again"
+        )
         record.unlink(missing_ok=True)
 
 

@@ -92,9 +92,9 @@ def resolve(
 def _found(stack: str, settings: ImageSettings) -> tuple[str, str]:
     """Return the label that this machine suggests, and the reason."""
     installed = apptainer.probe()
-    trouble = installed.trouble or containers.obstacle(stack, settings)
-    if trouble is not None:
-        return "host", trouble
+    problem = installed.problem or containers.obstacle(stack, settings)
+    if problem is not None:
+        return "host", problem
     return "apptainer", f"Apptainer {installed.version} runs images here, and they are built"
 
 
@@ -125,14 +125,14 @@ class DeployedSoftware(Software):
     def without_horovod(self) -> str | None:
         """Return why cells have no Horovod; None if they have it, as in the images that need it."""
         if self.interpreter is not None:
-            return self._lacking("horovod")
+            return self._missing("horovod")
         return None if self.in_images else super().without_horovod()
 
     def without(self, name: str, module: str) -> str | None:
         """Return why cells lack optional packages; None if they have them."""
         # Texts are tokenized on the host even if cells run elsewhere.
         reason = None if self.elsewhere and name != "text" else super().without(name, module)
-        return reason or self._lacking(module)
+        return reason or self._missing(module)
 
     def without_torch(self, stack: str, least: str) -> str | None:
         """Return why cells have no torch of version ``least`` or later; None if they have one."""
@@ -145,12 +145,12 @@ class DeployedSoftware(Software):
 
     def without_modules(self, cell: Cell) -> str | None:
         """Return which packages of its model and strategy are lacking; None if none."""
-        return None if self.interpreter is None else self._lacking(*_modules(cell))
+        return None if self.interpreter is None else self._missing(*_modules(cell))
 
-    def _lacking(self, *modules: str) -> str | None:
+    def _missing(self, *modules: str) -> str | None:
         """Return what the user's own Python lacks; None without one."""
-        lacking = self.interpreter and self.interpreter.lacking(modules)
-        return lacking and f"needs {', '.join(modules)}, and {lacking}"
+        missing = self.interpreter and self.interpreter.missing(modules)
+        return missing and f"needs {', '.join(modules)}, and {missing}"
 
     def without_programs(self) -> str | None:
         """Return why programs of the user's own cannot run: images do not hold them."""
@@ -191,7 +191,7 @@ def _modules(cell: Cell) -> list[str]:
     code = provenance.cell_code(*provenance.names_of(cell))
     used = {name for name in code if name.startswith(own) or name == engine}
     found = {"psutil"} if cell.hardware.nodes > 1 else set()  # to find their networks
-    if strategies.of(cell).NOT_ALONE:
+    if strategies.of(cell).PAIRS_ONLY:
         used.add("parbench.training.program")
     return sorted(found.union(*map(provenance.packages_of, used)))
 
@@ -217,7 +217,7 @@ class CompletedSoftware(DeployedSoftware):
         self._add(name, super().without(name, module))
         return super().without(name, module)
 
-    def _add(self, name: str, lacking: str | None) -> None:
+    def _add(self, name: str, missing: str | None) -> None:
         wanted_here = self.interpreter is None or name == "text"
-        if lacking and wanted_here and self.stack and name in host_environment.optional(self.stack):
+        if missing and wanted_here and self.stack and name in host_environment.optional(self.stack):
             host_environment.add([name], self.stack)

@@ -28,7 +28,7 @@ class Check:
     state: str
     found: str
     costs: str = ""
-    mend: str = ""
+    fix: str = ""
     essential: bool = False  # missing: nothing runs at all
 
 
@@ -38,7 +38,7 @@ def table(checks: list[Check]) -> str:
     lines = []
     for check in checks:
         lines.append(f"{check.check:<{width}}  {check.state:<7}  {check.found}")
-        for label, text in (("costs", check.costs), ("mend", check.mend)):
+        for label, text in (("costs", check.costs), ("fix", check.fix)):
             if text:
                 lines.append(f"{'':<{width}}  {'':<7}  {label + ':':<6} {text}")
     return "\n".join(lines)
@@ -65,12 +65,12 @@ def _disk() -> Check:
     free = shutil.disk_usage(existing).free / 2**30
     has_environment = host_environment.is_whole(host_environment.environment_folder("current"))
     needed = 1 if has_environment else GIB_OF_ENVIRONMENT
-    found, mend = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
+    found, fix = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
     if free < needed or not os.access(existing, os.W_OK):
         costs = f"nothing runs: a folder that may be written with {needed} GiB is needed"
-        return Check("disk", MISSING, found, costs, mend, essential=True)
+        return Check("disk", MISSING, found, costs, fix, essential=True)
     if free < GIB_OF_IMAGES and not any((folder / "images").glob("*.sif")):
-        return Check("disk", LIMITED, found, f"images take {GIB_OF_IMAGES} GiB", mend)
+        return Check("disk", LIMITED, found, f"images take {GIB_OF_IMAGES} GiB", fix)
     return Check("disk", OK, found)
 
 
@@ -87,26 +87,26 @@ def _cores() -> Check:
     if cores >= 2:
         return Check("cores", OK, found)
     costs = "cells on cpu2 (GPipe [1,1], DDP, Horovod) are rows 'not run: needs 2 cores'"
-    mend = "run where there are two; in a job: sbatch --cpus-per-task=2"
-    return Check("cores", LIMITED, found, costs, mend)
+    fix = "run where there are two; in a job: sbatch --cpus-per-task=2"
+    return Check("cores", LIMITED, found, costs, fix)
 
 
 def _accelerators() -> Check:
     cards = machine.describe()["accelerators"]
-    trouble = machine.driver_trouble()
+    problem = machine.driver_problem()
     if not cards:
         costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
-        if trouble:
-            found = f"NVIDIA's driver is here and does not answer: {trouble}"
-            mend = (
+        if problem:
+            found = f"NVIDIA's driver is here and does not answer: {problem}"
+            fix = (
                 "restart the machine, or have its operators repair the driver: nvidia-smi must work"
             )
-            return Check("accelerators", MISSING, found, costs, mend)
-        mend = "run on a machine that has some, with NVIDIA's driver"
-        return Check("accelerators", MISSING, "none", costs, mend)
+            return Check("accelerators", MISSING, found, costs, fix)
+        fix = "run on a machine that has some, with NVIDIA's driver"
+        return Check("accelerators", MISSING, "none", costs, fix)
     text = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in cards)
-    if trouble:
-        text += f"; {trouble}"
+    if problem:
+        text += f"; {problem}"
         costs = "cells may fail on accelerators that do not answer"
         return Check("accelerators", LIMITED, text, costs, "see what nvidia-smi says")
     visible = sum(machine.available()["cuda"].values())
@@ -122,38 +122,38 @@ def _horovod() -> Check:
     if state and state["available"]:
         gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
         return Check("Horovod", OK, f"{state['version']}, {gpu}")
-    lacking = host_environment.horovod_lacks()
-    if state is None and not lacking:
+    missing = host_environment.horovod_needs()
+    if state is None and not missing:
         costs = "`make report` takes some minutes longer, once, for a study with cells of it"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env ARGS=horovod")
-    needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in lacking)
+    needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in missing)
     found = state["reason"] if state else f"cannot be compiled without {needed}"
-    install = f"{distribution.install(*lacking)}; " if lacking else ""
+    install = f"{distribution.install(*missing)}; " if missing else ""
     costs = "its cells are rows 'not run' with this reason; all else goes on"
     return Check("Horovod", MISSING, found, costs, f"{install}make env ARGS=horovod")
 
 
 def _compiler() -> Check:
-    lacking = Software().without_compiler()
-    if lacking is None:
+    missing = Software().without_compiler()
+    if missing is None:
         return Check("compiler", OK, "C++, for torch.compile")
-    found, _, mend = lacking.partition(": ")
+    found, _, fix = missing.partition(": ")
     costs = "cells that compile are rows 'not run' with this reason, unless they run in images"
-    return Check("compiler", MISSING, found, costs, mend)
+    return Check("compiler", MISSING, found, costs, fix)
 
 
 def _apptainer() -> Check:
     installed = apptainer.probe()
     costs = "cells run in this machine's own environment"
-    mend = f"{distribution.system('apptainer')}; docs/images.md"
-    if installed.trouble is not None:
-        return Check("Apptainer", MISSING, installed.trouble, costs, mend)
+    fix = f"{distribution.system('apptainer')}; docs/images.md"
+    if installed.problem is not None:
+        return Check("Apptainer", MISSING, installed.problem, costs, fix)
     text = f"{installed.version} ({installed.program}), runs images"
     if (problem := apptainer.cannot_build()) is None:
         waiting = containers.obstacle("current", recipes.ImageSettings())
         return Check("Apptainer", OK, f"{text}, builds them" + f"; {waiting}" * bool(waiting))
     costs += ", unless its images are in the cache (docs/images.md)"
-    return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, mend)
+    return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, fix)
 
 
 def slurm() -> Check:
@@ -161,8 +161,8 @@ def slurm() -> Check:
     costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sinfo") is None:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")
-    _, trouble = machine.asked(["sinfo", "--noheader"])
-    if trouble:
-        found = f"no answer from a cluster: {trouble}"
+    _, problem = machine.asked(["sinfo", "--noheader"])
+    if problem:
+        found = f"no answer from a cluster: {problem}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")
     return Check("Slurm", OK, "what a cell would ask for: python scripts/doctor.py --slurm")

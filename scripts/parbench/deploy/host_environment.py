@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from parbench import cache, distribution, variables
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.deploy import uv
 from parbench.errors import ParbenchError
 from parbench.files import (
@@ -112,8 +112,10 @@ def _set_up(folder: Path, stack: str) -> None:
     if (cache.BUNDLE / BARE_MARK).exists():
         _set_up_bare(folder, stack)
         return
-    say(f"setting up the environment of the stack {stack} in {folder} (once; some 5 GB: half a"
-        " minute, or as long as fetching them takes)")  # fmt: skip
+    print_message(
+        f"setting up the environment of the stack {stack} in {folder} (once; some 5 GB: half a "
+        "minute, or as long as the downloads take)"
+    )
     packages = [str(locks(stack) / "host.txt")]
     if cache.BUNDLE.is_dir():
         wheels = str(cache.BUNDLE / "wheels")
@@ -128,7 +130,7 @@ def _set_up(folder: Path, stack: str) -> None:
     words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
     uv.run(program, [*words, *packages])
     rename_durably(work, folder)
-    say(f"the environment is ready ({time.monotonic() - started:.0f} s)")
+    print_message(f"the environment is ready ({time.monotonic() - started:.0f} s)")
 
 
 def _set_up_bare(folder: Path, stack: str) -> None:
@@ -141,9 +143,9 @@ def _set_up_bare(folder: Path, stack: str) -> None:
             f"bundle/ holds packages for {wanted}, and {python} is another; {again}, or write the "
             "bundle with make PYTHON=<another> bundle"
         )
-    if lacking := [name for name in BARE if importlib.util.find_spec(name) is None]:
-        raise ParbenchError(f"{python} has no {', '.join(lacking)}; {again}")
-    say(f"adding the packages of bundle/ to those of {python}, in {folder}")
+    if missing := [name for name in BARE if importlib.util.find_spec(name) is None]:
+        raise ParbenchError(f"{python} has no {', '.join(missing)}; {again}")
+    print_message(f"adding the packages of bundle/ to those of {python}, in {folder}")
     work = folder.with_name(f".{folder.name}")
     for leftover in (work, folder):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -193,7 +195,7 @@ def _ensure_horovod(stack: str, *, retry: bool) -> None:
             state = {"wheel": place.name, **_add_horovod(folder, place, stack)}
             write_json(folder / "horovod.json", state)
             if not state["available"]:
-                say(
+                print_message(
                     f"Horovod is not available: {state['reason']}; all else goes on without it; "
                     f"make env ARGS=horovod tries again (the build log: {place / 'build.log'})"
                 )
@@ -223,7 +225,7 @@ def horovod_wheel(place: Path) -> Path | None:
     return next(iter(place.glob("horovod-*.whl")), None)
 
 
-def horovod_lacks() -> list[str]:
+def horovod_needs() -> list[str]:
     """Return what compiling Horovod needs and this machine lacks, by the keys of HOROVOD_NEEDS."""
     compilers = os.environ.get("CXX", "").split()[:1] or ["c++", "g++"]
     is_there = {
@@ -241,11 +243,11 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
         if cache.BUNDLE.is_dir():
             reason = "the machine that wrote bundle/ had none, and compiling it needs a network"
             return {"available": False, "reason": reason}
-        if lacking := horovod_lacks():
-            needed = " and ".join(HOROVOD_NEEDS[name] for name in lacking)
-            reason = f"it needs {needed}; {distribution.install(*lacking)}"
+        if missing := horovod_needs():
+            needed = " and ".join(HOROVOD_NEEDS[name] for name in missing)
+            reason = f"it needs {needed}; {distribution.install(*missing)}"
             return {"available": False, "reason": reason}
-        say("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
+        print_message("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
         command = [python, str(RECIPE), "--lock", str(locks(stack) / "horovod.txt")]
         work = place.with_name(f".{place.name}")
         shutil.rmtree(work, ignore_errors=True)  # of a killed build
@@ -325,7 +327,7 @@ def _ensure_packages(name: str, stack: str) -> None:
         return
     with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
         if not known():
-            say(f"adding the packages of {lock.name} to the environment (once)")
+            print_message(f"adding the packages of {lock.name} to the environment (once)")
             words = ["pip", "install", "--require-hashes", "--no-deps"]
             words += ["--python", str(folder / "bin" / "python")]
             uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])

@@ -19,7 +19,7 @@ def leave_foreign_packages() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(own)
     if foreign:
         sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) not in foreign]
-        say("PYTHONPATH is left out: its packages are not those of this environment")
+        print_message("PYTHONPATH is left out: its packages are not those of this environment")
 
 
 def find_cache() -> None:
@@ -32,7 +32,7 @@ def find_cache() -> None:
     except OSError as error:
         os.environ.setdefault("PARBENCH_CACHE", os.path.join(base, "parbench"))
         os.environ["XDG_CACHE_HOME"] = os.path.abspath(os.path.join(".snakemake", "cache"))
-        say(
+        print_message(
             f"{os.path.dirname(tried)} cannot be written ({error.strerror}): Snakemake's cache is "
             f"{os.environ['XDG_CACHE_HOME']}; set XDG_CACHE_HOME to choose another folder"
         )
@@ -46,7 +46,7 @@ def find_modules() -> None:
         sys.path.insert(0, folder)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message on standard error."""
     print(f"parbench: {text}", file=sys.stderr, flush=True)
 

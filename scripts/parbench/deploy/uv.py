@@ -133,7 +133,7 @@ def program(lock_file: Path) -> Path:
     path = folder / "bin" / "uv"
     if os.access(path, os.X_OK):
         return path
-    cache.say(f"fetching uv {pin[1]}, which installs the packages")
+    cache.print_message(f"fetching uv {pin[1]}, which installs the packages")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "uv.txt").write_text(pin[0], "utf-8")
     words = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"]

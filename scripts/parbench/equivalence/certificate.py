@@ -292,8 +292,8 @@ class Certificates:
         needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training.precision], FROZEN)}
         # Present only if the model has BatchNorm and the strategy treats it as eager training does.
         needed |= {kind for kind in kinds if kind[1] == training.batch_norm}
-        if lacking := needed - kinds:
-            return f"{', '.join(sorted(name for name, _ in lacking))} is not"
+        if missing := needed - kinds:
+            return f"{', '.join(sorted(name for name, _ in missing))} is not"
         differing = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)
         return next(map(error_text, differing), None)
 

@@ -82,7 +82,7 @@ def _tried(todo: list[Trial], program: Path) -> list[tuple[Trial, dict | str]]:
             indices_by_place.setdefault(trials.place(trial.cell), []).append(index)
     counted = itertools.count(1)
 
-    def tell() -> None:
+    def write_progress() -> None:
         if sys.stderr.isatty():
             print(f"{next(counted)} of {len(todo)} trials", end="\r", file=sys.stderr, flush=True)
 
@@ -97,14 +97,14 @@ def _tried(todo: list[Trial], program: Path) -> list[tuple[Trial, dict | str]]:
                 launched_results = _launched(program, [todo[index] for index in indices], work)
                 results.update(zip(indices, launched_results, strict=True))
                 for _ in indices:
-                    tell()
+                    write_progress()
 
         # Trials without processes of their own run here while the launched ones are waited for.
         with ThreadPoolExecutor(1) as executor:
             launching = executor.submit(launch_all)
             if unlaunched:
                 chosen = [todo[index] for index in unlaunched]
-                trials.run_trials(chosen, work, work / "own.json", tell)
+                trials.run_trials(chosen, work, work / "own.json", write_progress)
                 results.update(zip(unlaunched, files.read_json(work / "own.json"), strict=True))
             launching.result()
     return [(trial, results[index]) for index, trial in enumerate(todo)]
@@ -216,7 +216,7 @@ def shown(rows: list[dict]) -> str:
 
 def _check_place(place: str) -> None:
     """Raise ParbenchError if ``place`` is the label of another Python than this one."""
-    own = probe.label(probe.here()) if place.startswith(probe.LABEL) else place
+    own = probe.label(probe.this_python()) if place.startswith(probe.LABEL) else place
     if place != own:
         raise ParbenchError(
             f"--place {place}: {sys.executable} is {own}; run this with the Python of "
@@ -244,10 +244,10 @@ def main() -> int:
     if arguments.plan is not None:
         todo = of_plans(arguments.plan, arguments.place)
     else:
-        lacking = Software().without_text()
-        runnable = [name for name in all_models if not (lacking and models.vocabulary(name))]
+        missing = Software().without_text()
+        runnable = [name for name in all_models if not (missing and models.vocabulary(name))]
         if runnable != all_models and not arguments.model:
-            print(f"models of texts are left out: {lacking}", file=sys.stderr)
+            print(f"models of texts are left out: {missing}", file=sys.stderr)
         todo = whole_matrix(arguments.model or runnable)
     rows = certify(todo)
     print(shown(rows))

@@ -16,7 +16,7 @@ from parbench.cell import Cell, Pair
 from parbench.data import pretrained
 from parbench.deploy import apptainer, containers
 from parbench.files import write_json
-from parbench.launch.devices import Lent
+from parbench.launch.devices import LockedDevices
 from parbench.launch.ranks import Program
 from parbench.launch.slurm_job import Job
 from parbench.training.launched import place
@@ -63,7 +63,7 @@ def programs(
     task: Task,
     number: int,
     job: Job | None,
-    lent: Lent,
+    locked: LockedDevices,
     image: Path | None,
     state: Path,
     variables: Mapping[str, str],
@@ -71,7 +71,7 @@ def programs(
     """Return the programs that start the ranks of side ``number`` of the cell of ``task``.
 
     That is one program per rank or, within a Slurm ``job``, srun. A cell that is not a pair has a
-    single side. ``lent``: the side's devices; ``image``: None for the host's environment;
+    single side. ``locked``: the side's devices; ``image``: None for the host's environment;
     ``variables``: added to the environment of all ranks; ``state``: the side's folder.
     """
     cell, is_pair = task.cell.sides[number], len(task.cell.sides) > 1
@@ -81,7 +81,7 @@ def programs(
     command = [interpreter, _shown(SCRIPTS / program)]
     command += ["--cell", str(task.cell_path), "--data", str(task.data)]
     command += ["--side", str(number)] if is_pair else ["--out", str(task.out)]
-    added, prefix = {**_variables(cell, lent), **variables}, ""
+    added, prefix = {**_variables(cell, locked), **variables}, ""
     environment = (clean() if python is None else interpreters.environment(python)) | added
     if image is not None:
         weights = pretrained.folder(cell, task.data)
@@ -109,7 +109,9 @@ def programs(
         }
     if cell.hardware.nodes > 1:
         for rank, rank_variables in enumerate(ranks):
-            rank_variables[f"{prefix}PARBENCH_CORES"] = _cores_on(job, rank // per_node, lent, cell)
+            rank_variables[f"{prefix}PARBENCH_CORES"] = _cores_on(
+                job, rank // per_node, locked, cell
+            )
     write_json(state / "ranks.json", {"words": command, "variables": ranks})
     command = [*_srun(job, cell, per_node), str(state / "ranks.json"), prefix]
     # srun would take the job's own variables as options of this step.
@@ -141,16 +143,16 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
     return [*command, sys.executable, str(SCRIPTS / "rank.py")]
 
 
-def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
+def _cores_on(job: Job, number: int, locked: LockedDevices, cell: Cell) -> str:
     """Return the cores of the ranks on node ``number``, empty where Slurm's binding applies.
 
     Nodes that are really this machine (in tests) divide the cores that it holds.
     """
-    if (node := job.nodes[number]) not in job.here:
+    if (node := job.nodes[number]) not in job.nodes_here:
         return ""
-    cores_per_node = max(1, len(lent.cores) // len(job.here[: cell.hardware.nodes]))
-    first = job.here.index(node) * cores_per_node % len(lent.cores)
-    return ",".join(lent.cores[first : first + cores_per_node])
+    cores_per_node = max(1, len(locked.cores) // len(job.nodes_here[: cell.hardware.nodes]))
+    first = job.nodes_here.index(node) * cores_per_node % len(locked.cores)
+    return ",".join(locked.cores[first : first + cores_per_node])
 
 
 def _devices_of_ranks(cell: Cell) -> list[Path]:
@@ -162,18 +164,18 @@ def _devices_of_ranks(cell: Cell) -> list[Path]:
     return devices
 
 
-def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
+def _variables(cell: Cell, locked: LockedDevices) -> dict[str, str]:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     count = cell.hardware.threads
     if cell.hardware.device == "cuda":  # beside which there may be fewer cores
-        count = max(1, min(count, len(lent.cores) // strategies.of(cell).ranks_per_node))
+        count = max(1, min(count, len(locked.cores) // strategies.of(cell).ranks_per_node))
     variables = {
         **dict.fromkeys(threads, str(count)),
         **STEADY,
         "PYTHONUNBUFFERED": "1",
         "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
         "PYTHONHASHSEED": "0",
-        "PARBENCH_CORES": ",".join(lent.cores),
+        "PARBENCH_CORES": ",".join(locked.cores),
     }
     if cell.hardware.device == "cuda":  # how a site's network is used, also in images
         variables |= {k: value for k, value in os.environ.items() if k.startswith("NCCL_")}
@@ -182,7 +184,7 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
         interface_variables = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
         variables |= dict.fromkeys(interface_variables, "lo")
         if cell.hardware.device == "cuda":  # on several nodes Slurm sets it
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(lent.gpus)
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(locked.gpus)
     return variables
 
 

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Lent:
+class LockedDevices:
     """The devices of this machine that a cell holds.
 
     ``gpus``: a UUID per GPU. ``cores``: the CPU devices, or the cores beside the GPUs.
@@ -37,10 +37,10 @@ class Lent:
     gpus: tuple[str, ...]
     cores: tuple[str, ...]
 
-    def of(self, side: Cell, nodes: int) -> Lent:
+    def of(self, side: Cell, nodes: int) -> LockedDevices:
         """Return the part that one side of a pair uses on ``nodes`` nodes."""
         gpus, cores = needed(side, nodes)
-        return Lent(self.gpus[:gpus], self.cores[:cores])
+        return LockedDevices(self.gpus[:gpus], self.cores[:cores])
 
     def __str__(self) -> str:
         """Return, for example, ``cpu 0, 1``."""
@@ -60,13 +60,13 @@ def needed(side: Cell, nodes: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
-    """Lock the devices of ``cell``; ``here`` of its nodes are this machine.
+def lock_devices(cell: Cell | Pair, nodes_here: int = 1) -> Iterator[LockedDevices]:
+    """Lock the devices of ``cell``; ``nodes_here`` of its nodes are this machine.
 
     Both sides of a pair use the same devices in turn. Waits until enough are free. Raises
     ParbenchError if this process may not use that many.
     """
-    needs = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
+    needs = [needed(side, min(nodes_here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*needs, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
     # CUDA_VISIBLE_DEVICES, which Slurm sets too, restricts the GPUs.
@@ -75,28 +75,26 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
     gpu_by_lock = {f"gpu-{uuid}": uuid for uuid in usable}
     # Always GPUs before cores, so that two cells cannot wait for each other.
-    with _locked(gpus, kind, gpu_by_lock, cell.id) as lent_gpus:
-        nearest = machine.usable_cores(machine.cores_near(lent_gpus))
+    with _hold(gpus, kind, gpu_by_lock, cell.id) as locked_gpus:
+        nearest = machine.usable_cores(machine.cores_near(locked_gpus))
         core_by_lock = {f"core-{core}": str(core) for core in nearest}
-        with _locked(cores, "cores", core_by_lock, cell.id) as lent_cores:
-            yield Lent(lent_gpus, lent_cores)
+        with _hold(cores, "cores", core_by_lock, cell.id) as locked_cores:
+            yield LockedDevices(locked_gpus, locked_cores)
 
 
 @contextlib.contextmanager
-def whole(cores: Collection[int], holder: str) -> Iterator[None]:
+def lock_cores_and_gpus(cores: Collection[int], holder: str) -> Iterator[None]:
     """Lock these ``cores``, and all GPUs that this process may use, for programs of a user."""
     gpus = machine.usable_gpus()
     with (
-        _locked(len(gpus), "GPUs", {f"gpu-{uuid}": uuid for uuid in gpus}, holder),
-        _locked(len(cores), "cores", {f"core-{core}": str(core) for core in cores}, holder),
+        _hold(len(gpus), "GPUs", {f"gpu-{uuid}": uuid for uuid in gpus}, holder),
+        _hold(len(cores), "cores", {f"core-{core}": str(core) for core in cores}, holder),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _locked(
-    number: int, kind: str, locks: dict[str, str], holder: str
-) -> Iterator[tuple[str, ...]]:
+def _hold(number: int, kind: str, locks: dict[str, str], holder: str) -> Iterator[tuple[str, ...]]:
     """Hold ``number`` of the ``locks`` ({name: device}, best first), all or none.
 
     Holding a few while waiting for more would block other cells. Raises ParbenchError if there are
@@ -113,7 +111,7 @@ def _locked(
         with contextlib.ExitStack() as stack:
             devices: list[str] = []
             for name, device in locks.items():
-                if len(devices) < number and _try(name, stack):
+                if len(devices) < number and _try_lock(name, stack):
                     devices.append(device)
             if len(devices) == number:
                 yield tuple(devices)
@@ -130,7 +128,7 @@ def _locked(
         time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
-def _try(name: str, stack: contextlib.ExitStack) -> bool:
+def _try_lock(name: str, stack: contextlib.ExitStack) -> bool:
     """Take the lock ``name`` until ``stack`` closes; return False if another process has it."""
     lock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     try:

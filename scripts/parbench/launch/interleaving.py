@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from parbench import strategies
 from parbench.cell import Pair
 from parbench.files import read_json
-from parbench.launch.ranks import LOOK_SECONDS, SETTLE_SECONDS, Heartbeats, Ranks
+from parbench.launch.ranks import CAUSE_SECONDS, POLL_SECONDS, Heartbeats, Ranks
 from parbench.training import launched
 
 MARK = launched.MARK.encode()
@@ -157,7 +157,7 @@ def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) 
     return slices
 
 
-class Over(Exception):
+class TurnsAborted(Exception):
     """Ranks failed or hang, or all were asked to stop."""
 
 
@@ -176,7 +176,7 @@ def run(
     """
     sides[0].log.write_text("", encoding="utf-8")
     lead = _Lead(sides, seconds, timeout, stop)
-    with suppress(Over):
+    with suppress(TurnsAborted):
         return lead.apart() if apart else lead.together()
     return []
 
@@ -233,7 +233,7 @@ class _Lead:
         for other in self.sides:
             for node, pids in other.pids.items() if other is not side else ():
                 pids_by_node.setdefault(node, []).extend(pids)
-        self._tell(side, json.dumps({"steps": steps, "stop": pids_by_node}))
+        self._send(side, json.dumps({"steps": steps, "stop": pids_by_node}))
         rows = self._lines_of(number)
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
@@ -247,7 +247,7 @@ class _Lead:
             _sum(row["joules"] for row in rows),
         )
 
-    def _tell(self, side: Side, line: str) -> None:
+    def _send(self, side: Side, line: str) -> None:
         for process in side.processes.values():
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # a dead rank is noticed elsewhere
@@ -270,7 +270,7 @@ class _Lead:
         beats = Heartbeats(side)
         while len(side.lines) < side.count:
             try:
-                sender, report = self._reports.get(timeout=LOOK_SECONDS)
+                sender, report = self._reports.get(timeout=POLL_SECONDS)
                 self.sides[sender].lines.append(report)
             except queue.Empty:
                 beats.look()
@@ -282,11 +282,11 @@ class _Lead:
         """Raise Over if all shall stop, any rank failed, or one of ``side``, which has the turn,
         hangs or has ended."""
         if self.stop():
-            raise Over
+            raise TurnsAborted
         if any(each.failed() for each in self.sides):
-            time.sleep(SETTLE_SECONDS)  # other ranks may still report the cause
-            raise Over
+            time.sleep(CAUSE_SECONDS)  # other ranks may still report the cause
+            raise TurnsAborted
         alive = side.alive()
         side.hung = beats.hung(alive, self.timeout) if alive else None
         if not alive or side.hung:
-            raise Over
+            raise TurnsAborted

@@ -20,7 +20,7 @@ from typing import TypeVar
 from parbench import cache, identity, strategies
 from parbench import cell as cells
 from parbench.cell import Pair
-from parbench.data import kept
+from parbench.data import saved_weights
 from parbench.deploy import containers
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
@@ -53,11 +53,11 @@ WALLTIME = signal.SIGALRM  # sent by the kernel shortly before the end of the wa
 class Interrupted(Exception):
     """This process was asked to stop by the signal ``number``; WALLTIME is one of them."""
 
-    def __init__(self, number: int, kept: str = "it had not begun to train"):
+    def __init__(self, number: int, progress: str = "it had not begun to train"):
         how = f"ended by {signal.Signals(number).name}"
         if number == WALLTIME:
             how = "stopped before the end of its walltime"
-        super().__init__(f"{how}; {kept}")
+        super().__init__(f"{how}; {progress}")
         self.number = number
 
 
@@ -141,7 +141,7 @@ def _unusable(task: Task, result: dict) -> str | None:
     that it starts from changed meanwhile; else None."""
     then = outcome.identity_of(result).weights
     now = identity.weights_of(task.cell, task.data.absolute())
-    lacking = kept.lacking(task.cell, task.folder.parent)
+    lacking = saved_weights.lacking(task.cell, task.folder.parent)
     return lacking or next(identity.changed_weights(then, now), None)
 
 
@@ -149,11 +149,11 @@ def _silent(job: Job | None) -> str:
     """Return what a cell failed of whose launcher does not come to tell."""
     if job is None:
         return "its job has not reported how it ended"
-    told = f"its job {job.number} has not reported how it ended; "
-    told += f"`scontrol show job {job.number}` may tell"
+    sentence = f"its job {job.number} has not reported how it ended; "
+    sentence += f"`scontrol show job {job.number}` may tell"
     if job.memory_mib:
-        told += f" why: if it ran out of its {job.memory_mib} MiB, raise slurm.memory_mib"
-    return told
+        sentence += f" why: if it ran out of its {job.memory_mib} MiB, raise slurm.memory_mib"
+    return sentence
 
 
 def _progress(task: Task) -> tuple[str, str]:
@@ -184,16 +184,16 @@ def _train(
     nodes, nodes_here, shared_folder = [], 1, None
     if job and task.nodes > 1:
         # Only then: a node's own /tmp is faster than the file system that nodes share.
-        nodes, nodes_here, shared_folder = job.nodes, len(job.here), task.folder.absolute()
+        nodes, nodes_here, shared_folder = job.nodes, len(job.nodes_here), task.folder.absolute()
     with (
-        devices.lent(task.cell, nodes_here) as lent,
+        devices.lock_devices(task.cell, nodes_here) as locked,
         tempfile.TemporaryDirectory(
             prefix="parbench-", dir=shared_folder, ignore_cleanup_errors=True
         ) as folder,
     ):
-        print(f"{starts} {', '.join(nodes) or lent}", flush=True)
+        print(f"{starts} {', '.join(nodes) or locked}", flush=True)
         stop.raises = False
-        attempt = Attempt(task, job, stop, facts, lent, Path(folder))
+        attempt = Attempt(task, job, stop, facts, locked, Path(folder))
         sides = attempt.pair(task.cell) if isinstance(task.cell, Pair) else attempt.alone()
         failure = attempt.failure(sides)
         if failure is None and task.out.exists():
@@ -209,7 +209,7 @@ def _train(
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at ``task`` on the devices ``lent``.
+    """One attempt at ``task`` on the devices ``locked``.
 
     ``facts``: what each side's image holds, None on the host; ``folder``: seen by all ranks.
     """
@@ -218,7 +218,7 @@ class Attempt:
     job: Job | None
     stop: Stop
     facts: list[dict | None]
-    lent: devices.Lent
+    locked: devices.LockedDevices
     folder: Path
 
     def sides(self, name: str) -> list[Side]:
@@ -235,10 +235,10 @@ class Attempt:
             }
             if self.job and nodes > 1:
                 variables["PARBENCH_HEAD"] = self.job.address
-            lent = self.lent.of(cell, min(nodes, len(self.job.here)) if self.job else 1)
+            locked = self.locked.of(cell, min(nodes, len(self.job.nodes_here)) if self.job else 1)
             image_path = None if image is None else Path(image["path"])
             programs = cell_commands.programs(
-                self.task, number, self.job, lent, image_path, state, variables
+                self.task, number, self.job, locked, image_path, state, variables
             )
             count = strategies.of(cell).ranks_per_node * nodes
             sides.append(Side(programs, count, state, self.task.log))
@@ -249,7 +249,7 @@ class Attempt:
 
         Runs them again if srun could not start them because Slurm's controller did not answer.
         """
-        patience = slurm_cluster.Patience(slurm_cluster.JOB_SECONDS)
+        patience = slurm_cluster.RetryTimer(slurm_cluster.JOB_SECONDS)
         while True:
             sides = self.sides(name)
             result = run(sides)

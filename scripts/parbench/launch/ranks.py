@@ -20,10 +20,10 @@ from pathlib import Path
 
 from parbench import machine
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # How long a failed run may take to end by itself: other ranks may still report the cause, but a
 # rank that raised an exception may hang in its libraries' teardown.
-SETTLE_SECONDS = 4.0
+CAUSE_SECONDS = 4.0
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # Phases in which a rank does not check for requests to stop; there is nothing to keep yet.
 BEFORE = ("start-up", "warm-up")
@@ -149,7 +149,7 @@ def run(
         heartbeats = Heartbeats(ranks)
         failed_at = deadline = None
         while alive := ranks.alive():
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             heartbeats.look()
             now = time.monotonic()
             if deadline is None and stop():
@@ -160,7 +160,7 @@ def run(
             if failed_at is None and ranks.failed():
                 failed_at = now
             ranks.hung = None if failed_at else heartbeats.hung(alive, timeout)
-            late = failed_at and now > failed_at + SETTLE_SECONDS
+            late = failed_at and now > failed_at + CAUSE_SECONDS
             if ranks.hung or late or (deadline and now > deadline):
                 return
 

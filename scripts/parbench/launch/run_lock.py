@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from parbench import machine
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.errors import ParbenchError
 
 FILE = Path(".snakemake/parbench.lock")
@@ -37,7 +37,7 @@ class Host:
     boot: str
 
     @classmethod
-    def here(cls) -> Host:
+    def this_host(cls) -> Host:
         """Return this machine."""
         boot = machine.read("/proc/sys/kernel/random/boot_id").strip()
         return cls(platform.node(), machine.read("/etc/machine-id").strip(), boot)
@@ -60,20 +60,24 @@ def hold(arguments: Sequence[str]) -> None:
         alone = _is_alone(file)
     except OSError as error:
         if before := _read(file):
-            say(f"this disk has no locks ({error.strerror}), so whether the last run in this "
-                f"folder, on {before.name}, still works cannot be told; {UNLOCK}")  # fmt: skip
+            print_message(
+                f"this disk has no locks ({error.strerror}), so it is unknown whether the last run "
+                f"in this folder, on {before.name}, is still running; {UNLOCK}"
+            )
         alone = None
-    here, before = Host.here(), _read(file)
+    this_host, before = Host.this_host(), _read(file)
     if alone is False:
-        say(LIVES)
-    elif before is not None and not before.is_same(here):
-        say(f"the last run in this folder, on {before.name}, was not ended there and may hold the "
-            f"folder's lock; {UNLOCK}")  # fmt: skip
+        print_message(LIVES)
+    elif before is not None and not before.is_same(this_host):
+        print_message(
+            f"the last run in this folder, on {before.name}, has not ended properly and may still "
+            f"hold the folder's lock; {UNLOCK}"
+        )
     else:
         if alone and before is not None:
-            say("an earlier run was killed; releasing its lock on this folder")
+            print_message("an earlier run was killed; releasing its lock on this folder")
             _unlock(arguments)
-        _write(file, json.dumps(asdict(here)))
+        _write(file, json.dumps(asdict(this_host)))
     atexit.register(_end, file)
     if alone is not None:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -139,7 +143,7 @@ def _unlock(arguments: Sequence[str]) -> None:
 def _end(file: int) -> None:
     """Note that this run has ended by itself, unless another one goes on, or is elsewhere."""
     before = _read(file)
-    if before is None or not before.is_same(Host.here()):
+    if before is None or not before.is_same(Host.this_host()):
         return
     try:
         alone = _is_alone(file)

@@ -20,7 +20,7 @@ from parbench.launch import slurm_job
 from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
 from parbench.plan import config_files, state
 from parbench.plan.configuration import Config, Slurm
-from parbench.plan.expansion import Lacking, Plan, lacking_packages
+from parbench.plan.expansion import Plan, WhyUnavailable, missing_packages
 from parbench.software import Software
 from parbench.words import nearest
 
@@ -65,7 +65,9 @@ SEPARATOR = "\x1f"
 # ---------------------------------------------------------------- what the cluster lacks
 
 
-def lacking(cluster: Cluster, config: Config, files: list[Path], software: Software) -> Lacking:
+def why_unavailable(
+    cluster: Cluster, config: Config, files: list[Path], software: Software
+) -> WhyUnavailable:
     """Return a function that says what ``cluster`` or ``software`` lack for a cell.
 
     ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
@@ -77,7 +79,7 @@ def lacking(cluster: Cluster, config: Config, files: list[Path], software: Softw
         hardware = cell.hardware
         check_once(hardware.name)
         problem = missing(cluster, hardware, config.slurm_of(hardware.name))
-        return problem or lacking_packages(cell, software)
+        return problem or missing_packages(cell, software)
 
     return reason
 
@@ -252,7 +254,7 @@ class Requests:
         """The seconds of the longest earlier run of each cell's group, by cell."""
         longest_by_cell: dict[str, float] = {}
         for group in (group for plan in self.plan.studies.values() for group in plan.measured):
-            if times := [seconds for cell in group.cells if (seconds := state.took(cell))]:
+            if times := [seconds for cell in group.cells if (seconds := state.seconds_of(cell))]:
                 longest_by_cell |= dict.fromkeys(group.cells, max(times))
         return longest_by_cell
 

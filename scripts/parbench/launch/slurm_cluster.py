@@ -30,14 +30,14 @@ UNANSWERED = re.compile(
 )
 
 
-def become_patient() -> None:
+def retry_sbatch_and_srun() -> None:
     """Let programs that this process starts wait for the controller in sbatch and srun."""
-    patient = str(Path(__file__).resolve().with_name("patient"))
-    others = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != patient]
-    os.environ["PATH"] = os.pathsep.join([patient, *others])
+    retrying = str(Path(__file__).resolve().with_name("retrying"))
+    others = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != retrying]
+    os.environ["PATH"] = os.pathsep.join([retrying, *others])
 
 
-class Patience:
+class RetryTimer:
     """The wait for a controller that does not answer: up to ``seconds``, and no longer.
 
     ``advice`` for users who need not wait ends the message.
@@ -118,7 +118,7 @@ def ask() -> Cluster:
 def run(*words: str, patience: float = START_SECONDS, advice: str = "") -> str:
     """Return what one of Slurm's programs prints, with times as seconds since 1970.
 
-    Asks a controller that does not answer again for ``patience`` seconds (see Patience for
+    Asks a controller that does not answer again for ``patience`` seconds (see RetryTimer for
     ``advice``). Raises ParbenchError with Slurm's own message if the program fails.
     """
     done = completed(*words, patience=patience, advice=advice)
@@ -133,7 +133,7 @@ def completed(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs, as ``run`` does, and return it whatever its exit status is."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    left = Patience(patience, advice)
+    left = RetryTimer(patience, advice)
     while True:
         try:
             done = subprocess.run(

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parbench.cache import say
+from parbench.cache import print_message
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_cluster
 
@@ -45,7 +45,7 @@ class Job:
         return list(self.hosts)
 
     @property
-    def here(self) -> list[str]:
+    def nodes_here(self) -> list[str]:
         """Those of its nodes that are the same machine as the first (in tests)."""
         return [node for node in self.nodes if self.hosts[node] == self.hosts[self.nodes[0]]]
 
@@ -65,7 +65,9 @@ def current() -> Job | None:
             raise
         job = {"JobState": "unknown to Slurm"}
     if (state := job["JobState"]) in (*ENDED, "unknown to Slurm"):
-        say(f"SLURM_JOB_ID names job {job_id}, which is {state}: cells run as outside Slurm")
+        print_message(
+            f"SLURM_JOB_ID names job {job_id}, which is {state}: cells run as outside Slurm"
+        )
         return None
     output = _run("scontrol", "show", "node", job["NodeList"], "--oneliner")
     nodes = [slurm_cluster.fields(line) for line in output.splitlines()]

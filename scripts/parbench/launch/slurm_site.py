@@ -78,8 +78,8 @@ def _limits(settings: Slurm) -> Iterator[Check]:
                     f"{kind} {name} lets you have {most} in the queue; slurm/config.yaml: {jobs}"
                 )
                 costs = "sbatch refuses cells beyond them, which then count as failed"
-                mend = f"snakemake --profile slurm --jobs {most}"
-                yield Check("jobs at once", LIMITED, found, costs, mend)
+                fix = f"snakemake --profile slurm --jobs {most}"
+                yield Check("jobs at once", LIMITED, found, costs, fix)
 
 
 def _hardware(
@@ -104,15 +104,15 @@ def _hardware(
         refused = str(error)
     if (reason := slurm.missing(cluster, hardware, settings)) is not None:
         costs = f"its cells are rows 'not run: {reason}'"
-        mend = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
-        return Check(label, LIMITED, line, costs, mend)
+        fix = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
+        return Check(label, LIMITED, line, costs, fix)
     accepted, verdict = (False, refused) if refused else judged(line)
     if accepted:
         each = "" if settings.minutes else "; -t is each cell's own"
         return Check(label, OK, f"{line}  # accepted: {verdict}{each}")
-    mend = f"config.yaml: slurm, or hardware.{name}.slurm"
+    fix = f"config.yaml: slurm, or hardware.{name}.slurm"
     by = "Snakemake's Slurm plugin" if refused else "sbatch"
-    return Check(label, MISSING, line, f"{by} refuses it: {verdict}", mend, essential=used)
+    return Check(label, MISSING, line, f"{by} refuses it: {verdict}", fix, essential=used)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def up(deployment: Deployment, workers: int, cores: int, memory: str, port: int)
     if _daemons():
         raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
     shutil.rmtree(FOLDER, ignore_errors=True)  # left by a cluster that was killed
-    if lacking := DeployedSoftware(deployment).without_spark():
-        raise ParbenchError(lacking)
+    if missing := DeployedSoftware(deployment).without_spark():
+        raise ParbenchError(missing)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise ParbenchError(f"port {port} of {HOST} is taken; choose another: --port")

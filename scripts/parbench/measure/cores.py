@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-GRAIN = 2**16  # numbers, of which torch gives each thread at least half as many
+NUMBERS_PER_THREAD = 2**16  # numbers, of which torch gives each thread at least half as many
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
@@ -35,4 +35,4 @@ def _start_threads() -> None:
     import torch
 
     if (threads := torch.get_num_threads()) > 1:
-        torch.ones(threads * GRAIN)
+        torch.ones(threads * NUMBERS_PER_THREAD)

@@ -52,12 +52,12 @@ def of_gpus() -> dict[str, str]:
     """Return whether processes share a GPU by MPS, what was said to NCCL and what it chose, and the
     power limit and highest clock of the visible cards."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
-    said = {
+    settings = {
         name.removeprefix("NCCL_"): os.environ[name]
         for name in sorted(os.environ)
         if name.startswith("NCCL_") and name not in NO_SETTINGS
     }
-    nccl = ", ".join(f"{name} {value}" for name, value in said.items())
+    nccl = ", ".join(f"{name} {value}" for name, value in settings.items())
     found = {"MPS": "on" if (pipes / "control").exists() else "off", "NCCL": nccl or "its defaults"}
     if transports := _transports():
         found["NCCL's transport"] = transports

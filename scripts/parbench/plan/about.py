@@ -13,7 +13,7 @@ from parbench.errors import ParbenchError
 from parbench.plan import config_files, places
 from parbench.plan.configuration import Override
 from parbench.plan.options import all_options, model_name, starts_published
-from parbench.plan.settings import settled
+from parbench.plan.settings import resolved
 from parbench.plan.study import Study, Together, Tolerance, Variant
 from parbench.plan.study_plan import About, PlannedGroup
 from parbench.plan.yaml_file import words_of
@@ -139,7 +139,7 @@ def differences(
     unknown = {key: value for key, value in own.settings.items() if key not in known}
     entry = source.variants.get(variant, own.model_copy(update={"settings": unknown}))
     layers.append(entry.settings)
-    source_settings = settled(layers, source_path)
+    source_settings = resolved(layers, source_path)
     if cell.hardware.device != "cuda":
         source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here
     settings = asdict(cell.training) | asdict(cell.dataset)

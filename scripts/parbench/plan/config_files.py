@@ -32,7 +32,7 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def laid_over(words: Iterable[str]) -> dict[str, Any]:
+def parse_changes(words: Iterable[str]) -> dict[str, Any]:
     """Read the ``key=value`` words of ``--config``, whose values are YAML; ParbenchError names the
     key. Snakemake's own reading differs from that of a file: 0123 is 123, and items of lists are
     text."""
@@ -100,8 +100,8 @@ def checked(
         result = Config.model_validate(config)
     except pydantic.ValidationError as error:
         mistake = problem(Config, config, error)
-        if said := _emptied(config, configfiles, mistake.keys):
-            raise ParbenchError(said) from None
+        if emptied := _emptied(config, configfiles, mistake.keys):
+            raise ParbenchError(emptied) from None
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
         if _holds(changes or {}, keys):
             raise ParbenchError(f"--config: {mistake}") from None

@@ -33,7 +33,7 @@ from parbench.plan import (
 from parbench.plan.configuration import Config, Override
 from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
-from parbench.plan.settings import settled
+from parbench.plan.settings import resolved
 from parbench.plan.study import Variant
 from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
 from parbench.software import Software
@@ -77,22 +77,22 @@ class Plan:
 
 
 # Takes a group's id and one of its cells without seed; returns why the cells cannot run, or None.
-Lacking = Callable[[str, Cell], str | None]
+WhyUnavailable = Callable[[str, Cell], str | None]
 
 
-def lacking_here(config: Config, software: Software) -> Lacking:
+def unavailable_here(config: Config, software: Software) -> WhyUnavailable:
     """Return a function that tells what a group's cells need and this machine lacks."""
     stated = config.available
     available = machine.available(None if stated == "auto" else stated.stated())
 
-    def lacking(group: str, cell: Cell) -> str | None:
-        reason = machine.missing(cell.hardware, available) or lacking_packages(cell, software)
+    def why_unavailable(group: str, cell: Cell) -> str | None:
+        reason = machine.missing(cell.hardware, available) or missing_packages(cell, software)
         return reason or consistency.unavailable(cell, software)
 
-    return lacking
+    return why_unavailable
 
 
-def lacking_packages(cell: Cell, software: Software) -> str | None:
+def missing_packages(cell: Cell, software: Software) -> str | None:
     """Return why ``software`` lacks what the model and strategy of ``cell`` need, or None."""
     reason = software.without_text() if models.vocabulary(cell.model.name) else None
     library = models.library(cell.model.name)
@@ -102,8 +102,8 @@ def lacking_packages(cell: Cell, software: Software) -> str | None:
     return reason or software.without_modules(cell)
 
 
-def lacking_as_planned(studies: list[str]) -> Lacking:
-    """Return a function that tells what was lacking when the plans of ``studies`` were written.
+def unavailable_as_planned(studies: list[str]) -> WhyUnavailable:
+    """Return a function that says what was missing when the plans of ``studies`` were written.
 
     For the jobs of a run: a compute node must plan the same cells as the submitting machine.
     """
@@ -112,7 +112,7 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
     reasons = {
         group["id"]: group["not_run"]
         for group in groups
-        if group["not_run"] != strategies.load(group["strategy"]).NOT_ALONE
+        if group["not_run"] != strategies.load(group["strategy"]).PAIRS_ONLY
     }
     return lambda group, cell: reasons.get(group)
 
@@ -122,14 +122,14 @@ def plan(
     deployment: Deployment,
     configfiles: Sequence[str | Path] = (),
     changes: dict[str, Any] | None = None,
-    lacking: Lacking | None = None,
+    why_unavailable: WhyUnavailable | None = None,
 ) -> Plan:
     """Expand all studies of ``config`` into cells that run in ``deployment``. ParbenchError names
     study, key, value.
 
-    ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
-    them for the commands that rebuild a number. ``lacking`` tells why cells cannot run; by default
-    what this machine lacks.
+    ``configfiles`` and ``changes`` (of ``--config``) override config.yaml: plans keep them for the
+    commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run; by default,
+    what this machine is missing.
     """
     for study in config.override:
         if not places.study(study).exists():
@@ -138,9 +138,9 @@ def plan(
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan.without_cells(config)
     result.decided = decided.read()
-    lacking = lacking or lacking_here(config, DeployedSoftware(deployment))
+    why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))
     for name in config.studies:
-        expanded = Expansion(name, config, lacking, deployment, result.decided.restarts)
+        expanded = Expansion(name, config, why_unavailable, deployment, result.decided.restarts)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -161,11 +161,12 @@ class Expansion:
         self,
         name: str,
         config: Config,
-        lacking: Lacking,
+        why_unavailable: WhyUnavailable,
         deployment: Deployment,
         restarts: Mapping[str, int],
     ) -> None:
-        self.name, self.config, self.lacking, self.deployment = name, config, lacking, deployment
+        self.name, self.config, self.deployment = name, config, deployment
+        self.why_unavailable = why_unavailable
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override.model_validate({})
         self.where = places.shown(places.study(name))
@@ -196,7 +197,7 @@ class Expansion:
         consistency.check_clocks(self.study, training_by_key, self.where)
         names_by_key = self._names(templates)
         source_study = about.source_of(self.study, self.where)
-        groups, lacking = {}, {}
+        groups, reasons = {}, {}
         for (model_name, variant), cell in templates.items():
             entry = self.study.variants[variant]
             baseline = (
@@ -208,11 +209,11 @@ class Expansion:
                 {"model": model_name, **entry.published} if entry.published is not None else None
             )
             named = names_by_key[model_name, variant]
-            lacking[model_name, variant] = self._lack(named, cell)
+            reasons[model_name, variant] = self._lack(named, cell)
             groups[model_name, variant] = self._group(
                 cell,
                 named,
-                lacking[model_name, variant],
+                reasons[model_name, variant],
                 model=model_name,
                 variant=variant,
                 baseline=baseline,
@@ -223,7 +224,7 @@ class Expansion:
             )
         consistency.check_selections(self.study, groups, self.where)
         pairs: dict[str, Any] = {}  # without `pairs`, the plan states none
-        measured = pairing.pairs(self.study, templates, groups, lacking, self.restarts, self.where)
+        measured = pairing.pairs(self.study, templates, groups, reasons, self.restarts, self.where)
         for pair, cells in measured:
             self._keep(cells, pair.not_run)
             pairs.setdefault("pairs", []).append(pair)
@@ -270,7 +271,7 @@ class Expansion:
         consistency.known("hardware", hardware, config.hardware, where)
         study, model_entry = self.study, self.study.models[of]
         layers = [study.settings, study.assumed, model_entry.settings, entry.settings]
-        settings = settled([*layers, self.override.settings], where)
+        settings = resolved([*layers, self.override.settings], where)
         learns = settings["steps"] is None and entry.trained_by is None
         if learns and config.datasets[self.dataset]["kind"] == "synthetic":
             raise ParbenchError(
@@ -283,7 +284,7 @@ class Expansion:
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         options = all_options("strategies", strategy, study.options(entry), where)
         folder = Path(places.shown(places.study(self.name).parent))
-        options = strategies.load(strategy).settled(options, folder, where)
+        options = strategies.load(strategy).resolved(options, folder, where)
         cell = Cell(
             id="",
             model=model(of, model_entry, config.weights, places.study(self.name)),
@@ -330,22 +331,22 @@ class Expansion:
 
     def _lack(self, named: Named, template: Cell) -> str | None:
         """Return why this machine cannot run the cells of ``template``; None if it can."""
-        reason = self.lacking(named.group, template)
+        reason = self.why_unavailable(named.group, template)
         if reason is None and template.trained_by is not None:
             trainer_names, trainer_cell = self.trainers[template.trained_by]
-            lack = self.lacking(trainer_names.group, trainer_cell)
+            lack = self.why_unavailable(trainer_names.group, trainer_cell)
             reason = lack and f"{trainer_names.group} trains for it: {lack}"
         return reason
 
-    def _group(self, template: Cell, named: Named, lack: str | None, **told: Any) -> PlannedGroup:
+    def _group(self, template: Cell, named: Named, lack: str | None, **fields: Any) -> PlannedGroup:
         """Return the group of ``template`` over all seeds; ``lack``: why this machine cannot run
-        its cells; ``told`` holds its further fields."""
+        its cells; ``fields`` holds its further fields."""
         model, strategy = template.model, strategies.of(template)
-        reason = lack or strategy.NOT_ALONE
+        reason = lack or strategy.PAIRS_ONLY
         extra_count = self.restarts.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, extra_count))]
-        seeds = [] if strategy.NOT_ALONE else seeds
+        seeds = [] if strategy.PAIRS_ONLY else seeds
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
         if template.trained_by is not None:
             trainer_names, _ = self.trainers[template.trained_by]
@@ -354,7 +355,7 @@ class Expansion:
         ranks = strategy.data_parallel_size
         return PlannedGroup(
             id=named.group,
-            **({"network": model.name} if model.name != told["model"] else {}),
+            **({"network": model.name} if model.name != fields["model"] else {}),
             strategy=template.strategy.name,
             options=template.strategy.options,
             model_options=model.options,
@@ -374,5 +375,5 @@ class Expansion:
                 batch_norm=strategy.batch_norm_scope,
                 pipeline_bound=strategy.pipeline_bound,
             ),
-            **told,
+            **fields,
         )

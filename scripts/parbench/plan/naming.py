@@ -38,7 +38,7 @@ class Named:
 def short_options(cell: Cell) -> str:
     """Return the options that differ from their defaults, short enough for a queue listing; none
     of a program of the user's own, whose command line says little in so few letters."""
-    if strategies.of(cell).NOT_ALONE:
+    if strategies.of(cell).PAIRS_ONLY:
         return ""
     parts = []
     schema = strategies.of(cell).OPTIONS

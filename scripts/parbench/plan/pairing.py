@@ -19,20 +19,22 @@ def pairs(
     study: Study,
     templates: Mapping[Key, Cell],
     groups: Mapping[Key, PlannedGroup],
-    lacking: Mapping[Key, str | None],
+    why_unavailable: Mapping[Key, str | None],
     restarts: Mapping[str, int],
     where: str,
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
-    ``templates`` are cells of its ``groups`` without id and seed, ``lacking`` why this machine
-    cannot run them, ``restarts`` how many are asked for here, by id. ParbenchError, starting with
-    ``where``, for a pair that is stated twice or cannot be compared.
+    ``templates``: cells of its ``groups`` without id and seed; ``why_unavailable``: why this
+    machine cannot run them; ``restarts``: how many are requested here, by id. Raises ParbenchError,
+    starting with ``where``, for a duplicate pair or one that cannot be compared.
     """
     ids: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
         for name in entry.models or study.trained_in_both(entry.variant, entry.baseline):
-            group, cells = _pair(study, entry, name, templates, groups, lacking, restarts, where)
+            group, cells = _pair(
+                study, entry, name, templates, groups, why_unavailable, restarts, where
+            )
             if group.id in ids:
                 raise ParbenchError(
                     f"{where}: pairs: {entry.variant} and {entry.baseline} are compared twice "
@@ -48,7 +50,7 @@ def _pair(
     name: str,
     templates: Mapping[Key, Cell],
     groups: Mapping[Key, PlannedGroup],
-    lacking: Mapping[Key, str | None],
+    why_unavailable: Mapping[Key, str | None],
     restarts: Mapping[str, int],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
@@ -80,7 +82,7 @@ def _pair(
         sides=[groups[key].id for key in keys],
         restarts=list(range(restart_count)),
         cells=[names.cell(restart) for restart in range(restart_count)],
-        not_run=next(filter(None, (lacking[key] for key in keys)), None),
+        not_run=next(filter(None, (why_unavailable[key] for key in keys)), None),
         **common_fields,
     )
     return group, [_started(template, group, restart) for restart in group.restarts]
@@ -122,7 +124,7 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
 
 def _short(side: Cell, variant: str) -> str:
     """Return how a name describes a side: a program of the user's own by its ``variant``."""
-    name = variant if strategies.of(side).NOT_ALONE else side.strategy.name
+    name = variant if strategies.of(side).PAIRS_ONLY else side.strategy.name
     return "-".join(filter(None, (name, side.hardware.name, short_options(side))))
 
 

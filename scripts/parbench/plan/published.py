@@ -260,7 +260,7 @@ class ClaimTest(StrictModel):
         of_two = self.op != "largest"
         for key in ("numerator", "denominator"):
             if of_two and getattr(self, key) is None:
-                raise self.lacking(key)
+                raise self.missing(key)
         allowed = {"numerator": of_two, "denominator": of_two, "contrast": of_two, "size": of_two}
         allowed |= {"margin": self.op == "same", "bound": self.op in (">", "<")}
         allowed |= {"expected": not of_two}
@@ -404,12 +404,12 @@ class Claim(StrictModel):
                 tests.append(ClaimTest.model_validate(stated))
             except pydantic.ValidationError as error:
                 mistake = problem(ClaimTest, stated, error)
-                raise wrong([*where, *mistake.keys], mistake.said, mistake.last) from None
+                raise wrong([*where, *mistake.keys], mistake.sentence, mistake.last) from None
         for key in ("finding", "needs"):
             if tests and getattr(self, key):
                 raise self.unwanted(key)
         if not (tests or self.finding or self.needs):
-            raise self.lacking("test")
+            raise self.missing("test")
         self._tests = tuple(tests)
         return self
 

@@ -200,7 +200,7 @@ def defaults() -> dict[str, Any]:
     return {key: field.default for key, field in fields if not field.is_required()}
 
 
-def settled(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
+def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """Return all settings of a cell: later ``layers`` over earlier ones over the defaults.
 
     ParbenchError for a setting without default that no layer states.

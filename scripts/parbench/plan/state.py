@@ -10,7 +10,7 @@ from typing import Any
 
 from parbench import identity
 from parbench.cell import Cell, Pair
-from parbench.data import kept, pretrained, source
+from parbench.data import pretrained, saved_weights, source
 from parbench.deploy import recipes
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
@@ -40,7 +40,7 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
             return "missing", ["it has not been trained yet"]
         reasons = current(cell, plan).changes_since(_measured(result))
         reasons += filter(
-            None, (remade_data(cell, plan), kept.lacking(cell, folder(cell_id).parent))
+            None, (remade_data(cell, plan), saved_weights.lacking(cell, folder(cell_id).parent))
         )
     except ParbenchError as error:
         return "unreadable", [str(error)]
@@ -70,7 +70,7 @@ def remade_data(cell: Cell | Pair, plan: Plan) -> str | None:
     return None
 
 
-def took(cell: str) -> float | None:
+def seconds_of(cell: str) -> float | None:
     """Return the seconds from a cell's start to its end; None if it has no result."""
     try:  # of thousands of cells, so nothing else in the file is looked at
         result = read_json(folder(cell) / "metrics.json")
@@ -115,10 +115,10 @@ def weights(cell: Cell | Pair) -> list[Path]:
     names = dict.fromkeys(start.weights for start in starts if start)
     paths = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
     trainers = (side.trained_by for side in cell.sides)
-    return paths + [folder(name) / kept.DIGEST for name in trainers if name is not None]
+    return paths + [folder(name) / saved_weights.DIGEST for name in trainers if name is not None]
 
 
-def lacking_weights(cell: Cell | Pair) -> list[Path]:
+def missing_weights(cell: Cell | Pair) -> list[Path]:
     """Return the paths in ``weights`` that do not exist."""
     return [path for path in weights(cell) if not path.exists()]
 

@@ -33,7 +33,7 @@ class StrictModel(pydantic.BaseModel):
         # warnings=False: pydantic would warn of 2 in a float field, which stays as written.
         return self.model_dump(by_alias=True, exclude_unset=True, warnings=False)
 
-    def lacking(self, key: str) -> PydanticCustomError:
+    def missing(self, key: str) -> PydanticCustomError:
         """Return the error for a missing ``key`` that other keys require."""
         return wrong([], missing_key(key, type(self).model_fields[key].description))
 
@@ -88,20 +88,22 @@ def stated_part(model: type[StrictModel]) -> type[StrictModel]:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in a file: ``said`` about the place ``keys``; ``last`` is a wrong key there."""
+    """An error in a file: ``sentence`` about the place ``keys``; ``last`` is a wrong key there."""
 
     keys: list[Any]
-    said: str
+    sentence: str
     last: str | None = None
 
     def __str__(self) -> str:
         """Return the message, such as ``hardware.cpu2: unknown key 'device_count' ...``."""
-        return f"{dotted(self.keys)}: {self.said}" if self.keys else self.said
+        return f"{dotted(self.keys)}: {self.sentence}" if self.keys else self.sentence
 
 
-def wrong(keys: list[Any], said: str, last: str | None = None) -> PydanticCustomError:
+def wrong(keys: list[Any], sentence: str, last: str | None = None) -> PydanticCustomError:
     """Return the error that a model or validator raises for a Problem."""
-    return PydanticCustomError("told", "{said}", {"keys": keys, "said": said, "last": last})
+    return PydanticCustomError(
+        "explained", "{sentence}", {"keys": keys, "sentence": sentence, "last": last}
+    )
 
 
 def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]) -> AnyModel:
@@ -110,7 +112,7 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
         return check(value)
     except pydantic.ValidationError as error:
         mistake = problem(kind, value, error)
-        raise wrong(mistake.keys, mistake.said, mistake.last) from None
+        raise wrong(mistake.keys, mistake.sentence, mistake.last) from None
 
 
 def validated(
@@ -143,9 +145,9 @@ def in_file(mistake: Problem, path: str | Path) -> str:
     """Return the message for a ``mistake`` in a YAML file, with what YAML made of a value."""
     scalar = None if mistake.last else as_typed(path, mistake.keys)
     if scalar is not None and not scalar.typed:  # as in `slurm:`
-        said = "has no value; write one"
-        return f"{shown(path)}, line {scalar.line}: {dotted(mistake.keys)}: {said}"
-    if scalar is not None and "should be a valid string" in mistake.said:
+        sentence = "has no value; write one"
+        return f"{shown(path)}, line {scalar.line}: {dotted(mistake.keys)}: {sentence}"
+    if scalar is not None and "should be a valid string" in mistake.sentence:
         return f"{shown(path)}, line {scalar.line}: {mistake}; put it in quotes: '{scalar.typed}'"
     return f"{shown(path)}: {mistake}"
 
@@ -157,21 +159,21 @@ def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.Validati
 
 
 def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
-    """Return one pydantic error as a Problem; nested models have explained theirs (``told``)."""
+    """Return one pydantic error as a Problem; those of nested models are already explained."""
     place, text, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
     match found["type"]:
-        case "told":
+        case "explained":
             context = found["ctx"]
-            return Problem([*keys, *context["keys"]], context["said"], context["last"])
+            return Problem([*keys, *context["keys"]], context["sentence"], context["last"])
         case "extra_forbidden":
             key = str(place[-1])
-            said = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
-            return Problem([], said, key)
+            sentence = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
+            return Problem([], sentence, key)
         case "missing":
             field = kind.model_fields.get(place[-1])  # None: in a dataclass
-            said = missing_key(place[-1], field.description if field else None)
-            return Problem(_keys(place[:-1], value), said)
+            sentence = missing_key(place[-1], field.description if field else None)
+            return Problem(_keys(place[:-1], value), sentence)
         case "literal_error":
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
         case "value_error":  # the model's own full sentence

@@ -48,9 +48,9 @@ def _firm(decided: list[Judged]) -> str:
     """Return how many verdicts of ``decided`` claims, which hold or do not, are firm, and why the
     others are not."""
     weak = Counter(each.weakness for each in decided if not each.firm)
-    told = f"Firm verdicts: {len(decided) - weak.total()} of {len(decided)}"
+    text = f"Firm verdicts: {len(decided) - weak.total()} of {len(decided)}"
     reasons = ", ".join(f"{why} ({number})" for why, number in weak.items())
-    return f"{told}; others: {reasons}" if weak else told
+    return f"{text}; others: {reasons}" if weak else text
 
 
 def _sharing(judged: list[Judged]) -> list[str]:

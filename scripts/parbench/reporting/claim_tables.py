@@ -68,10 +68,10 @@ def section(
     all_claims = read_claims(*claimed)
     rebuilt = [_rebuilt(study, all_rows) for study in relevant]
     sources = {each.source.name for each in rebuilt}
-    granted = checks.Granted()
+    assumptions = checks.DatasetAssumptions()
     findings = []
     for path, rows in rows_by_path.items():
-        for finding in checks.findings(rows, all_claims, granted):
+        for finding in checks.findings(rows, all_claims, assumptions):
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -80,7 +80,7 @@ def section(
         "matrix": _matrix(judged, studies),
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
-        "audit": _audit(findings, granted),
+        "audit": _audit(findings, assumptions),
         "terminal": list(_on_a_terminal(judged)),
     }
     return made, judged
@@ -125,7 +125,9 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
         anywhere = [each for group in by_place.values() for each in group if not each.machines]
         for column in columns:
             if found := by_place.get(column, anywhere):
-                texts = (e.sentence if e.verdict in SHORT else e.told for e in found)
+                texts = (
+                    e.sentence if e.verdict in SHORT else e.sentence_with_reason for e in found
+                )
                 text = "; ".join(dict.fromkeys(texts))
                 verdicts = {each.verdict for each in found}
                 row.append(_verdict(verdicts.pop() if len(verdicts) == 1 else "", (), text))
@@ -172,7 +174,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
             "t-claims",
             "Claims without a measured number to draw",
             [("", ["No.", "Study", "Claim"]), ("", ["What came out here", "Verdict"])],
-            [_told_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
+            [_reported_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
             empty="None.",
         ),
     }
@@ -232,7 +234,7 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
     return [(ratio.over, ratio.under) for ratio in each.ratios]
 
 
-def _told_row(number: int, each: Judged) -> list[TableCell]:
+def _reported_row(number: int, each: Judged) -> list[TableCell]:
     found = [(c, c.largest.measured) for c in each.comparisons if c.largest]
     measured = [f"{_model(c)}: {name}" for c, name in found if name]
     lacks = claim_headline.lacks(each)[1] if each.verdict == terms.NOT_TESTED else each.reason
@@ -318,7 +320,7 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
     """Yield a head; of each claim its verdict, and the fields of each comparison with cells."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
-        yield [claim.name, printable(claim.told)]
+        yield [claim.name, printable(claim.sentence_with_reason)]
         for part in claim.parts:
             for each in part.comparisons:
                 if not (each.ratios or each.group):
@@ -374,8 +376,8 @@ def _comparison_row(
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
     own = (part.test.note, judged.claim.note, judged.claim.citation)
-    told = (*reasons, *(printable(text) for text in own if text))
-    marks = notes.mark(*filter(None, told))
+    all_notes = (*reasons, *(printable(text) for text in own if text))
+    marks = notes.mark(*filter(None, all_notes))
     direction = IMPOSSIBLE_BUT.format(each.verdict) if part.is_impossible else each.verdict
     size = _verdict(each.size, ()) if each.size else absent("no size to compare")
     verdict = terms.IMPOSSIBLE if part.is_impossible else each.verdict
@@ -418,12 +420,14 @@ def _interval(measured: Series, points: bool) -> TableCell:
 # ---------------------------------------------------------------- published alone
 
 
-def _audit(found: list[tuple[Path, checks.Contradiction]], granted: checks.Granted) -> dict:
+def _audit(
+    found: list[tuple[Path, checks.Contradiction]], assumptions: checks.DatasetAssumptions
+) -> dict:
     rows = [
         [
             TableCell(printable(finding.study)),
             TableCell(finding.check),
-            TableCell(finding.sure),
+            TableCell(finding.certainty),
             TableCell(printable(finding.says)),
             TableCell(f"{path.name}, {_lines(finding.lines)}"),
         ]
@@ -437,7 +441,7 @@ def _audit(found: list[tuple[Path, checks.Contradiction]], granted: checks.Grant
         caption="By arithmetic alone, without training: questions to the authors, not verdicts. "
         "Certain: one of the numbers is wrong, whatever was run; likely: unless another clock, "
         "other work or a run that is not printed explains it; weak: it may be chance. "
-        f"Assumed: {granted.classes} classes, {granted.train_samples:,} training "
+        f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         "samples, and a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",
     )

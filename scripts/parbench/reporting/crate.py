@@ -19,7 +19,7 @@ from urllib.parse import quote
 from rocrate.model import ContextEntity, Entity
 from rocrate.rocrate import ROCrate
 
-from parbench.data import kept
+from parbench.data import saved_weights
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
@@ -120,9 +120,9 @@ class Crate:
         profiles = [self.named(each, "CreativeWork", name=PROFILES[each]) for each in PROFILES]
         self.crate.root_dataset["conformsTo"] = profiles
 
-    def named(self, identifier: str, kind: str, **told: object) -> Entity:
+    def named(self, identifier: str, kind: str, **properties: object) -> Entity:
         """Add an entity that is no file of the crate."""
-        entity = ContextEntity(self.crate, identifier, {"@type": kind, **told})
+        entity = ContextEntity(self.crate, identifier, {"@type": kind, **properties})
         return _added(self.crate.add(entity))
 
     def file(self, path: Path, *types: str) -> Entity:
@@ -136,7 +136,7 @@ class Crate:
     def tensors(self, description: Path) -> Entity:
         """Add the data or weights that the file ``description`` describes."""
         file, name = self.file(description), str(description.parent)
-        if description.name == kept.DIGEST:  # a cell's weights: not a file's digest
+        if description.name == saved_weights.DIGEST:  # a cell's weights: not a file's digest
             return file
         properties = {"sha256": read_record(description, "sha256")["sha256"], "subjectOf": file}
         return self.named(f"#{name}", "CreativeWork", name=name, **properties)
@@ -167,7 +167,7 @@ class Crate:
         main, launcher = self.add_code()
         ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
         descriptions = {path for cell in self.runs for path in self._described(cell)}
-        outer = sorted(path for path in descriptions if path.name != kept.DIGEST)
+        outer = sorted(path for path in descriptions if path.name != saved_weights.DIGEST)
         proofs = {certificate.path(each.place) for each in self.environments}
         outputs = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
         properties = {
@@ -190,8 +190,10 @@ class Crate:
         return [state.data_path(self.plan.cells[cell]), *state.weights(self.plan.cells[cell])]
 
     def _add_cell(self, cell: str, launcher: Entity, ran: dict[str, Entity]) -> Entity:
-        run, home = self.runs[cell], places.folder(cell)
-        outputs = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
+        run, cell_folder = self.runs[cell], places.folder(cell)
+        outputs = filter(
+            Path.exists, (cell_folder / "metrics.json", cell_folder / saved_weights.DIGEST)
+        )
         properties: dict[str, object] = {
             "@type": "CreateAction",
             "description": f"A run of parbench that ended {run.status}",
@@ -216,7 +218,7 @@ class Crate:
                 )
                 for label, sha256 in images.items()
             ]
-        objects = [self.file(home / "cell.json"), *map(self.tensors, self._described(cell))]
+        objects = [self.file(cell_folder / "cell.json"), *map(self.tensors, self._described(cell))]
         results = list(map(self.file, outputs))
         properties |= ran
         return _added(self.crate.add_action(launcher, f"#{cell}", objects, results, properties))
@@ -259,9 +261,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.out.exists():
         raise ParbenchError(f"{arguments.out}: is there already; move or delete it, or say --out")
-    changes = config_files.laid_over(arguments.config)
+    changes = config_files.parse_changes(arguments.config)
     config = config_files.read(arguments.configfile, changes)
-    lacking = expansion.lacking_as_planned(config.studies)
+    lacking = expansion.unavailable_as_planned(config.studies)
     deployment = config.resolved_deployment()
     plan = expansion.plan(config, deployment, arguments.configfile, changes, lacking)
     crate = Crate(plan, finished(plan))

@@ -17,11 +17,11 @@ from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, listed, ratio_text
+from parbench.verdicts.controls import TimedPair, timed_pairs
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
-from parbench.verdicts.vouching import TimedPair, timed_pairs
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
@@ -71,7 +71,7 @@ def in_turns_table(study: StudyResults) -> dict | None:
 def headline(studies: Iterable[StudyResults]) -> str:
     """Say what the pairs of ``studies`` show: each of a few, or how many show what; and whether
     equal sides were equal. Empty without pairs."""
-    told: list[str] = []
+    shown: list[str] = []
     readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
     for study in studies:
@@ -85,10 +85,10 @@ def headline(studies: Iterable[StudyResults]) -> str:
             sides = (
                 f"{name}{pair.group.model}, {pair.variant} {_times_as_fast(pair.compared.series)}"
             )
-            told.append(f"{sides} {pair.baseline.variant}: {reading}")
+            shown.append(f"{sides} {pair.baseline.variant}: {reading}")
             readings[reading.partition(":")[0]] += 1
     counts = [f"{number} {reading}" for reading, number in readings.most_common()]
-    of_many = [f"of {len(told)}, {listed(counts)}"] if len(told) > FEW else told
+    of_many = [f"of {len(shown)}, {listed(counts)}"] if len(shown) > FEW else shown
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
     sentences = [("Compared in turns", of_many), ("Equal sides", of_equal)]
     return " ".join(f"{opening}: {'; '.join(texts)}." for opening, texts in sentences if texts)

@@ -111,12 +111,12 @@ def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | Non
             "all cells are done, but the run stopped before its certificates and its report were"
         ]
     sentences = [f"This report is not finished: {listed(parts)}."] if parts else []
-    lacking = {
+    missing = {
         study.evidence.file: sum(part.waiting for part in _parts([study]))
         for study in studies
         if study.evidence is not None
     }
-    files = [f"{file} lacks {count(cells, 'cell')}" for file, cells in lacking.items() if cells]
+    files = [f"{file} lacks {count(cells, 'cell')}" for file, cells in missing.items() if cells]
     sentences += [f"Partial evidence: {listed(files)} of its study."] if files else []
     if not sentences:
         return None

@@ -12,11 +12,11 @@ from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
-from parbench.verdicts.groups import Group, at_hand, groups_of, read_runs
+from parbench.verdicts.groups import Group, groups_of, read_runs, runs_in
 from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
 
-TRAINED = Path("results/cells")
+CELLS = Path("results/cells")
 ELSEWHERE = "published on "  # begins a reason that is given once
 ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
@@ -42,14 +42,14 @@ class StudyResults:
         plan = StudyPlan.of(printable(read_json(plan_path)), plan_path)
         self.evidence = plan.evidence
         if self.evidence is not None:
-            home = plan_path.parent.parent
-            self.cells_folder = home / "cells"
-            self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
+            results = plan_path.parent.parent
+            self.cells_folder = results / "cells"
+            self.proofs = Certificates(sorted((results / "certificates").glob("*.json")))
         self.study, self.stack, self.deployment = plan.study, plan.stack, plan.deployment
         self.arguments, self.name, self.tables = plan.arguments, plan.study.name, plan.study.tables
         self.has_source = plan.study.published is not None
         self.runs, self.pairs = read_runs(plan, self.cells_folder), plan.pairs
-        self.by_id = groups_of(plan, self.runs, at_hand(self.cells_folder))
+        self.by_id = groups_of(plan, self.runs, runs_in(self.cells_folder))
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan.groups)]
@@ -64,7 +64,7 @@ class StudyResults:
 
     def cell_command(self, cell: str) -> str:
         """Return the command that trains a cell again, or, if it is from evidence, here."""
-        folder = self.cells_folder if self.evidence is None else TRAINED
+        folder = self.cells_folder if self.evidence is None else CELLS
         return self.command(folder / cell / "metrics.json")
 
     def panel(self, group: Group) -> str | None:

@@ -30,7 +30,7 @@ FOLDER = places.RESULTS / "unfinished"  # its plans, tables and report.json
 DATA = FOLDER / "report.json"
 
 
-def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
+def print_failures(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     """Name the ``failed`` cells on the terminal, and make the report.
 
     ``inside`` precedes the commands that make tables and report.

@@ -19,7 +19,7 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 def work_table(study: StudyResults) -> dict:
     """Return a table, a row per set of a model's groups that compute alike, run or not."""
-    unknown = [name for name in strategies.names() if strategies.load(name).NOT_ALONE]
+    unknown = [name for name in strategies.names() if strategies.load(name).PAIRS_ONLY]
     programs = [group for group in study.own if group.strategy in unknown]
     values_by_group = {group: _work(group) for group in study.own if group not in programs}
     heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in values_by_group)

@@ -23,7 +23,7 @@ class _More(TypedDict, total=False):
     optional: bool
     named: bool
     of: str
-    on_gpus: bool
+    gpus_only: bool
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Metric:
     named: bool = False  # a row only in tables that name it
     # From a side of a pair, where no run of its own has a value; None: it is not read from sides.
     read_side: Callable[[Trained], float | None] | None = None
-    on_gpus: bool = False  # alone
+    gpus_only: bool = False  # alone
     of: str = "one"  # model, "several" trained together, or "any" number of models
 
     @property
@@ -122,14 +122,14 @@ def _memory(of_a: str, where: str, label: str, **more: Unpack[_More]) -> Metric:
 def _memory_of(kind: str, label: str, read: Callable[[Memory], float | None]) -> Metric:
     """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
 
-    def fullest(run: Run | Trained) -> float | None:
+    def of_peak(run: Run | Trained) -> float | None:
         peak = run.peak_memory_mib
         entries = (peak.devices or peak.processes) if peak else ()
         known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
         return read(max(known, key=attrgetter("mib"))) if known else None
 
     name = f"memory_{kind}_mib"
-    return Metric(name, label, "MiB", "absolute", read=fullest, read_side=fullest, optional=True)
+    return Metric(name, label, "MiB", "absolute", read=of_peak, read_side=of_peak, optional=True)
 
 
 def _activations(entry: Memory) -> float | None:
@@ -159,7 +159,7 @@ def _mfu(run: Run) -> float | None:
     return flops * speed / (best * devices)
 
 
-def _optional(name: str, label: str, unit: str = "", on_gpus: bool = False) -> Metric:
+def _optional(name: str, label: str, unit: str = "", gpus_only: bool = False) -> Metric:
     """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
     return Metric(
         name,
@@ -169,7 +169,7 @@ def _optional(name: str, label: str, unit: str = "", on_gpus: bool = False) -> M
         read=methodcaller("number", name),
         clocked=unit not in ("", "MiB"),
         optional=True,
-        on_gpus=on_gpus,
+        gpus_only=gpus_only,
     )
 
 
@@ -218,7 +218,7 @@ _ALL = (
     _seconds("startup_seconds", "Start-up"),
     _optional("compile_seconds", "Compilation", "s"),
     _optional("disk_wait_seconds", "Waiting for images from disk", "s"),
-    _optional("throttled_seconds", "Clocks held down by power or heat", "s", on_gpus=True),
+    _optional("throttled_seconds", "Clocks held down by power or heat", "s", gpus_only=True),
     _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
     Metric(
         "tokens_per_second",
@@ -280,7 +280,7 @@ _ALL = (
     _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
     _memory("process", "processes", "Peak memory, process"),
-    _memory("device", "devices", "Peak memory, device", optional=True, on_gpus=True),
+    _memory("device", "devices", "Peak memory, device", optional=True, gpus_only=True),
     _memory_of("baseline", "Memory before data and model", attrgetter("baseline_mib")),
     _memory_of("dataset", "Memory of the dataset", attrgetter("dataset_mib")),
     _memory_of("state", "Memory of weights, gradients and optimizer", attrgetter("state_mib")),
@@ -294,7 +294,7 @@ _ALL = (
         read_side=attrgetter("joules_per_sample"),
         clocked=True,
         optional=True,
-        on_gpus=True,
+        gpus_only=True,
     ),
     Metric(
         "mfu",

@@ -42,7 +42,7 @@ class Strategy:
     # Whether it trains as fast as ever in turns of a tenth of a second; else they last a second.
     SHORT_TURNS: ClassVar[bool] = True
     # Why its cells are not run by themselves, but as sides of pairs alone; None: they are.
-    NOT_ALONE: ClassVar[str | None] = None
+    PAIRS_ONLY: ClassVar[str | None] = None
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
     # so that cells older than the option keep their ids.
@@ -123,7 +123,7 @@ class Strategy:
         return None
 
     @classmethod
-    def settled(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """Return all ``options`` as a cell has them; ``folder``: of the study. ParbenchError,
         beginning with ``where``, for options that say what is not there."""
         return options
@@ -350,12 +350,12 @@ class Strategy:
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Give every rank the buffers (BatchNorm's running statistics) of rank 0."""
 
-    def meet(self, what: str, mine: Any = None) -> list[Any] | None:
-        """Tell the processes of other models that this one reached ``what``; ``mine``: a message.
+    def exchange_messages(self, what: str, message: Any = None) -> list[Any] | None:
+        """Send ``message`` (JSON) to the other models' processes: this one has reached ``what``.
 
-        Returns the messages (JSON) by companion once all are there, None before; does not wait.
+        Returns the messages by companion once all have arrived, None before; does not wait.
         """
-        return [mine]
+        return [message]
 
     def messages(self, what: str) -> list[Any]:
         """Return the messages sent at ``what`` so far by all processes, including this one."""

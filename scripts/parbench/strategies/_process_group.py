@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parbench.strategies import _base, _data_parallel, _meeting
+from parbench.strategies import _base, _data_parallel, _rendezvous
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,8 @@ class ProcessGroup(_base.Strategy):
         import torch
         from torch import distributed
 
-        self.rank, self.local_rank = _meeting.rank(), _meeting.local_rank()
-        self.world_size = _meeting.world_size()
+        self.rank, self.local_rank = _rendezvous.rank(), _rendezvous.local_rank()
+        self.world_size = _rendezvous.world_size()
         self.devices = [self.device(self.local_rank)]
         self.backend = self.library()
         if self.devices[0].type == "cuda":
@@ -50,8 +50,8 @@ class ProcessGroup(_base.Strategy):
         run = self.cell.run
         distributed.init_process_group(
             self.backend,
-            timeout=_meeting.timeout(run),
-            store=_meeting.store(run),
+            timeout=_rendezvous.timeout(run),
+            store=_rendezvous.store(run),
             rank=self.rank,
             world_size=self.world_size,
         )

@@ -32,7 +32,7 @@ class Strategy(_base.Strategy):
     """One process, which starts the program and passes the launcher's turns on to it."""
 
     TURNS = "program_turns"
-    NOT_ALONE = "a program of one's own is timed in turns alone, as a side of a pair"
+    PAIRS_ONLY = "a program of one's own is timed in turns alone, as a side of a pair"
     REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
         TUNING, "a program of one's own has settings of its own"
     )
@@ -76,7 +76,7 @@ class Strategy(_base.Strategy):
     }
 
     @classmethod
-    def settled(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """Return ``options`` with the program's folder, seen from the project's, and the digest of
         its files: a cell of other files is another cell."""
         place = Path(folder, options["folder"])
@@ -118,8 +118,8 @@ class Strategy(_base.Strategy):
     def unavailable(self, software: Software) -> str | None:
         """Return why it cannot run in images, or which of its packages are lacking."""
         packages: dict[str, str] = self.options["packages"]
-        lacking = (software.without(name, module) for name, module in packages.items())
-        return software.without_programs() or next(filter(None, lacking), None)
+        missing = (software.without(name, module) for name, module in packages.items())
+        return software.without_programs() or next(filter(None, missing), None)
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from parbench import models
 from parbench.cell import Model
-from parbench.strategies import _meeting, eager
+from parbench.strategies import _rendezvous, eager
 
 
 class Strategy(eager.Strategy):
@@ -80,24 +80,24 @@ class Strategy(eager.Strategy):
         """Find the other processes, and take the model of this one."""
         import torch
 
-        self.local_rank = self.companion = _meeting.local_rank()
+        self.local_rank = self.companion = _rendezvous.local_rank()
         self.devices = [self.device(0 if self._share else self.local_rank)]
         if self.devices[0].type == "cuda":
             torch.cuda.set_device(self.devices[0])
-        self._store = _meeting.store(self.cell.run)
-        self._processes = _meeting.world_size()
-        self._said: set[str] = set()
+        self._store = _rendezvous.store(self.cell.run)
+        self._processes = _rendezvous.world_size()
+        self._sent: set[str] = set()
         if self.companion:
             name, options = list(self.companions.items())[self.companion - 1]
             self.model = Model(name, models.options(name, options))
 
-    def meet(self, what: str, mine: Any = None) -> list | None:
+    def exchange_messages(self, what: str, message: Any = None) -> list | None:
         """Exchange messages through the run's store, without blocking, so that a waiting process
         can send heartbeats."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._sent:
+            self._sent.add(what)
             key = f"parbench/{what}/{self.local_rank}"
-            self._store.set(key, json.dumps(mine))
+            self._store.set(key, json.dumps(message))
             self._store.add(f"{key}/told", 1)
         messages = self.messages(what)
         return messages if len(messages) == self._processes else None

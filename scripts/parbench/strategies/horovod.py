@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from parbench.strategies import _data_parallel, _meeting
+from parbench.strategies import _data_parallel, _rendezvous
 
 if TYPE_CHECKING:
     import torch
@@ -101,18 +101,18 @@ class Strategy(_data_parallel.DataParallel):
 
         The first rank serves the rendezvous with which Gloo's ranks find each other.
         """
-        _meeting.next_meeting()
-        run, rank, size = self.cell.run, _meeting.rank(), _meeting.world_size()
+        _rendezvous.next_rendezvous()
+        run, rank, size = self.cell.run, _rendezvous.rank(), _rendezvous.world_size()
         ranks_per_node = self.ranks_per_node
         nodes = size // ranks_per_node
         if rank == 0:
-            address = _meeting.head(run)
+            address = _rendezvous.head(run)
             port = _serve(address, nodes, ranks_per_node)
-            _meeting.publish(f"{address} {port}")
+            _rendezvous.publish(f"{address} {port}")
         else:
-            address, port = _meeting.published()
+            address, port = _rendezvous.published()
             if nodes > 1:
-                _meeting.reach(run, address, port)
+                _rendezvous.reach(run, address, port)
         return {
             "HOROVOD_RANK": str(rank),
             "HOROVOD_SIZE": str(size),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KEPT = 2  # the last checkpoint, and one more in case it is damaged
 # Interval at which all ranks check for requests. A request waits at most about twice as long.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 def folder(out: Path, companion: int = 0) -> Path:
@@ -141,7 +141,7 @@ class Stride:
     since: float = field(default_factory=lambda: time.monotonic())
 
 
-class Lookout:
+class CheckpointTimer:
     """Makes all ranks check for requests, about once a second and after the same step.
 
     A message after each step would cost too much. At each check the ranks agree, from the time that
@@ -153,7 +153,7 @@ class Lookout:
     ):
         self.stop = False  # whether the launcher asked to stop
         self._every = every
-        self._look = min(LOOK_SECONDS, every)
+        self._interval = min(POLL_SECONDS, every)
         self._rank = rank
         self._combined = combined
         state = os.environ.get("PARBENCH_STATE")  # not set if train.py was started by hand
@@ -183,7 +183,7 @@ class Lookout:
         own_values = [now - stride.since, float(due), float(stop_asked)]
         seconds, due, stop_asked = self._combined(own_values, "max")
         # At most doubled, in case the last steps were unusually fast.
-        steps = min(2.0, self._look / max(seconds, 1e-9)) * stride.length
+        steps = min(2.0, self._interval / max(seconds, 1e-9)) * stride.length
         stride.length = stride.left = max(1, int(steps))
         stride.since = time.monotonic()
         self.stop = bool(stop_asked)

@@ -12,7 +12,7 @@ from parbench.training import snapshot
 from parbench.training.endings import CompanionDiverged, Stopped
 from parbench.training.run import Run
 
-MEET_SECONDS = 0.02  # between two checks whether the others have arrived
+POLL_SECONDS = 0.02  # between two checks whether the others have arrived
 
 
 class Companions:
@@ -22,41 +22,43 @@ class Companions:
         self.run = run
         self.others: list[dict] = []  # their results, once all have ended
 
-    def meet(self, what: str, phase: str, mine: Any = None) -> list:
+    def wait_for_all(self, what: str, phase: str, message: Any = None) -> list:
         """Wait until all processes have reached ``what``; return the message of each.
 
-        ``mine``: this process's message. Raises Stopped or CompanionDiverged.
+        ``message``: this process's message. Raises Stopped or CompanionDiverged.
         """
         run = self.run
-        while (messages := run.strategy.meet(what, mine)) is None:
+        while (messages := run.strategy.exchange_messages(what, message)) is None:
             self.check()
             run.beat(phase)
-            if run.lookout.due(phase) and run.place.json() != run.kept:  # else nothing is new
+            if (
+                run.checkpoint_timer.due(phase) and run.place.json() != run.kept
+            ):  # else nothing is new
                 snapshot.write(run)
-            if run.lookout.stop:
+            if run.checkpoint_timer.stop:
                 raise Stopped
-            time.sleep(MEET_SECONDS)
+            time.sleep(POLL_SECONDS)
         return messages
 
     def check(self) -> None:
         """Raise CompanionDiverged if another process has announced that it diverged."""
         for message in self.run.strategy.messages("trained"):
-            if message["trouble"] is not None:
+            if message["problem"] is not None:
                 raise CompanionDiverged(
-                    f"{message['model']}, trained at the same time: {message['trouble']}"
+                    f"{message['model']}, trained at the same time: {message['problem']}"
                 )
 
-    def end_message(self, seconds: float | None, trouble: str | None = None) -> dict:
+    def end_message(self, seconds: float | None, problem: str | None = None) -> dict:
         """Return the message that announces the end of this training."""
         name = self.run.cell.model.name
-        return {"model": name, "train_seconds": seconds, "trouble": trouble}
+        return {"model": name, "train_seconds": seconds, "problem": problem}
 
     def end_together(self, seconds: float) -> None:
         """Wait after the last step until all have finished: no device is free before that.
 
         Raises CompanionDiverged.
         """
-        messages = self.meet("trained", "waiting", self.end_message(seconds))
+        messages = self.wait_for_all("trained", "waiting", self.end_message(seconds))
         self.check()
         self.others = [
             message for n, message in enumerate(messages) if n != self.run.strategy.companion

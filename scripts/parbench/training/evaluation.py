@@ -68,7 +68,7 @@ def _predict_until_due(run: Run, model: nn.Module, parts: list, outputs: list) -
             # A copy: a compiled model may return the same memory each time (CUDA graphs).
             outputs.append((None if logits is None else logits.clone(), labels))
         run.beat("evaluation", len(outputs) * run.training.evaluation_batch)
-        if run.lookout.due("evaluation"):
+        if run.checkpoint_timer.due("evaluation"):
             return True
     return False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from parbench.cell import Cell
-from parbench.data import kept
+from parbench.data import saved_weights
 from parbench.measure import metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.training import compiling, evaluation
@@ -28,7 +28,7 @@ def infer(
     """Load the weights and predict as one rank of ``cell``; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     run, environment = set_up(cell, data_folder, strategy, heartbeat)
-    sha256 = kept.load(run.model, cell, data_folder)
+    sha256 = saved_weights.load(run.model, cell, data_folder)
     if cell.training.compile != "none":
         passes = evaluation.passes(run)
         run.extra["compile_seconds"] = compiling.compile_all(run, passes)

@@ -36,8 +36,8 @@ def warm_up(run: Run, steps: int) -> None:
     for number, (start, stop) in enumerate(batches):
         run.train_once(order[start:stop])
         run.heartbeat.beat("warm-up", 0, number)
-        run.lookout.due("warm-up")
-        if run.lookout.stop:
+        run.checkpoint_timer.due("warm-up")
+        if run.checkpoint_timer.stop:
             raise Stopped
     run.strategy.load(run.model, initial)
     # Zeroed, not deleted: libraries hold references to parts of the state.
@@ -58,7 +58,7 @@ def begin(run: Run, found: int | None = None) -> None:
     torch.manual_seed(run.cell.seed * 1_000_003 + run.strategy.rank)
     if found is not None:
         snapshot.resume(run, found)
-    run.lookout.restart()
+    run.checkpoint_timer.restart()
 
 
 def train(run: Run, companions: Companions) -> None:
@@ -118,7 +118,7 @@ def train_epoch(run: Run) -> tuple[float, float]:
                 due = _train_until_due(run, order)
         slowest = strategy.reduced([watch.seconds], "max")[0]
         place.seconds += slowest
-        run.profile.settle(watch.seconds, slowest)
+        run.profile.add_stretch(watch.seconds, slowest)
         if due:
             snapshot.write(run)
     run.meters.hold(*run.held())
@@ -139,7 +139,7 @@ def _train_until_due(run: Run, order: torch.Tensor) -> bool:
         total.add_(loss, alpha=len(batch))
         place.step += 1
         run.beat("training")
-        due = run.lookout.due("training")
+        due = run.checkpoint_timer.due("training")
         if due:
             break
     place.loss = float(total)

@@ -29,13 +29,13 @@ CLIENT = Path(__file__).with_name("client")
 HOW = "from parbench_turns import step, and step(samples=...) after each training step"
 # Keys of its messages.
 HELLO, REPORT = ("process", "rank", "ranks", "python", "packages"), ("samples", "seconds")
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 END_SECONDS = 3.0  # between SIGTERM and SIGKILL; a launcher gives its ranks no more than 5
 EXIT_SECONDS = 10.0  # within which a program ends of which a rank has
 LOG_LINES = 8  # that an error shows
 
 
-class Misbehaved(ParbenchError):
+class ProgramError(ParbenchError):
     """A program did something that no comparison can use; the message says which, what and the
     fix."""
 
@@ -128,7 +128,7 @@ class Program:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Misbehaved(
+                raise ProgramError(
                     f"{self}: cannot be started: {error.strerror}; check the command"
                 ) from None
             try:
@@ -156,13 +156,13 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """Its command line as words. Raises Misbehaved if it has none, or a quote does not end."""
+        """Its command line, split. Raises ProgramError if it is empty or a quote does not end."""
         try:
             words = shlex.split(self.command)
         except ValueError:
             words = []
         if not words:
-            raise Misbehaved(f"{self}: no command, or one whose quotes do not end; correct it")
+            raise ProgramError(f"{self}: no command, or one whose quotes do not end; correct it")
         return words
 
     def __str__(self) -> str:
@@ -210,16 +210,16 @@ class Program:
     # ------------------------------------------------------------ its turns
 
     def wait_for_step(self) -> None:
-        """Wait until all of its ranks have called `step` once. Raises Misbehaved."""
+        """Wait until all of its ranks have called `step` once. Raises ProgramError."""
         until = time.monotonic() + self.patience
-        while not self.ranks or len(self.ranks) < self.spokesman.of:
-            self._heard([])
+        while not self.ranks or len(self.ranks) < self.first_rank.of:
+            self._ready([])
             if time.monotonic() > until:
                 self._fail_late()
 
     def turn(self, steps: int) -> tuple[Steps, Load]:
         """Continue it, let it take ``steps`` and stop it; return what it did, and the load on this
-        process's cores meanwhile, of which the program's is its own. Raises Misbehaved."""
+        process's cores meanwhile, of which the program's is its own. Raises ProgramError."""
         self.send(signal.SIGCONT)
         began = time.perf_counter()
         before, used = load.now(), self.seconds_used()
@@ -231,7 +231,7 @@ class Program:
         return taken, replace(spent, own=spent.own + used).times(share)
 
     def take(self, steps: int) -> Steps:
-        """Let it take ``steps`` timed steps, after an untimed one. Raises Misbehaved."""
+        """Let it take ``steps`` timed steps, after an untimed one. Raises ProgramError."""
         until = time.monotonic() + self.patience
         for rank in self.ranks.values():
             with contextlib.suppress(OSError):  # a dead rank is noticed below
@@ -239,11 +239,11 @@ class Program:
         reports: dict[int, dict] = {}
         while len(reports) < len(self.ranks):
             silent = [rank for rank in self.ranks.values() if rank.number not in reports]
-            for rank in self._heard(silent):
+            for rank in self._ready(silent):
                 for message in self._messages(rank):
                     reports[rank.number] = message
             if time.monotonic() > until:
-                raise Misbehaved(
+                raise ProgramError(
                     f"{self}: rank {silent[0].number} did not take {steps + 1} steps in "
                     f"{self.patience:g} s after {self._done()}; raise "
                     f"{self.patience_key}{self._last_lines()}"
@@ -251,39 +251,41 @@ class Program:
         self.turns += 1
         samples = sum(one["samples"] for one in reports.values())
         if samples <= 0:
-            raise Misbehaved(f"{self}: step(samples=0) throughout a turn; pass the step's samples")
+            raise ProgramError(
+                f"{self}: step(samples=0) throughout a turn; pass the step's samples"
+            )
         return Steps(samples, max(one["seconds"] for one in reports.values()))
 
     @property
-    def spokesman(self) -> Rank:
+    def first_rank(self) -> Rank:
         """The rank that spoke first."""
         return next(iter(self.ranks.values()))
 
-    def _heard(self, ranks: list[Rank]) -> list[Rank]:
-        """Return those of ``ranks`` that have said something, or ended, within LOOK_SECONDS; take
-        in other processes that call. Raises Misbehaved if the program has ended."""
+    def _ready(self, ranks: list[Rank]) -> list[Rank]:
+        """Return those of ``ranks`` that have said something, or ended, within POLL_SECONDS; take
+        in other processes that call. Raises ProgramError if the program has ended."""
         self.looked()
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
             for rank in (*self.callers, *ranks):
                 selector.register(rank.connection, selectors.EVENT_READ, rank)
-            heard = [key.data for key, _ in selector.select(LOOK_SECONDS)]
-        if not heard and self.process.poll() is not None:
+            ready = [key.data for key, _ in selector.select(POLL_SECONDS)]
+        if not ready and self.process.poll() is not None:
             self._fail_ended()
-        for caller in [each for each in self.callers if each in heard]:
-            if self._introduced(caller):
+        for caller in [each for each in self.callers if each in ready]:
+            if self._register(caller):
                 self.callers.remove(caller)
-        if None in heard:  # the listener's
+        if None in ready:  # the listener's
             self.callers.append(Rank(self.listener.accept()[0]))
-        return [rank for rank in ranks if rank in heard]
+        return [rank for rank in ranks if rank in ready]
 
-    def _introduced(self, rank: Rank) -> bool:
+    def _register(self, rank: Rank) -> bool:
         """Return whether a process has said which rank it is, and note it."""
         for message in self._messages(rank):
             rank.process, rank.number, rank.of = (message[key] for key in HELLO[:3])
             rank.python, rank.packages = message["python"], message["packages"]
             if (other := self.ranks.setdefault(rank.number, rank)) is not rank:
-                raise Misbehaved(
+                raise ProgramError(
                     f"{self}: processes {other.process} and {rank.process} both call step as rank "
                     f"{rank.number} of {rank.of}: call it in one process, or start the ranks with "
                     "torchrun, or set RANK and WORLD_SIZE for each"
@@ -291,7 +293,7 @@ class Program:
         return bool(rank.process)
 
     def _messages(self, rank: Rank) -> list[dict]:
-        """Return what a rank has said. Raises Misbehaved if it has ended, or did wrong."""
+        """Return what a rank has said. Raises ProgramError if it has ended, or did wrong."""
         found: list[dict] = []
         try:
             for message in rank.messages():
@@ -303,22 +305,22 @@ class Program:
             found = [{}]
         for message in found:
             if problem := message.get("problem"):
-                raise Misbehaved(f"{self} {problem}")
+                raise ProgramError(f"{self} {problem}")
             if not set(REPORT if rank.process else HELLO) <= set(message):
-                raise Misbehaved(f"{self}: something but parbench_turns writes to its socket")
+                raise ProgramError(f"{self}: something but parbench_turns writes to its socket")
         return found
 
     # ------------------------------------------------------------ what is wrong
 
     def _fail_ended(self) -> None:
-        """Raise Misbehaved for a program, or one of its ranks, that has ended."""
+        """Raise ProgramError for a program, or one of its ranks, that has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(EXIT_SECONDS)
         status = self.process.returncode
         if status == 0 and not self.ranks:
-            raise Misbehaved(f"{self}: ended without a training step; add to it: {HOW}")
+            raise ProgramError(f"{self}: ended without a training step; add to it: {HOW}")
         if status == 0:
-            raise Misbehaved(
+            raise ProgramError(
                 f"{self}: ended after {self._done()}, and a comparison takes more steps; let it "
                 "train longer, say for more epochs"
             )
@@ -327,17 +329,19 @@ class Program:
             how = "one of its ranks ended"
         elif status < 0:
             how = f"was ended by {signal.Signals(-status).name}"
-        raise Misbehaved(f"{self}: {how} after {self._done()}; ran {self.path}{self._last_lines()}")
+        raise ProgramError(
+            f"{self}: {how} after {self._done()}; ran {self.path}{self._last_lines()}"
+        )
 
     def _fail_late(self) -> None:
         if not self.ranks:
-            raise Misbehaved(
+            raise ProgramError(
                 f"{self}: no training step in {self.patience:g} s; add to it: {HOW}; or raise "
                 f"{self.patience_key}{self._last_lines()}"
             )
-        missing = min(set(range(self.spokesman.of)) - set(self.ranks))
-        raise Misbehaved(
-            f"{self}: rank {missing} of {self.spokesman.of} took no training step in "
+        missing = min(set(range(self.first_rank.of)) - set(self.ranks))
+        raise ProgramError(
+            f"{self}: rank {missing} of {self.first_rank.of} took no training step in "
             f"{self.patience:g} s; each rank must call step{self._last_lines()}"
         )
 

@@ -17,7 +17,7 @@ from parbench.measure import cores, environment
 from parbench.strategies._base import Strategy
 from parbench.training import launched
 from parbench.training.pair_rank import serve
-from parbench.training.program import Misbehaved, Program
+from parbench.training.program import Program, ProgramError
 from parbench.training.progress import Heartbeat
 
 
@@ -25,7 +25,7 @@ def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
     """Start the program of side ``number`` of ``pair`` and let it take turns until the launcher
-    ends this process, and with it the program. Raises Misbehaved."""
+    ends this process, and with it the program. Raises ProgramError."""
     cell, options = pair.sides[number], strategy.options
     own_cores = cores.pin(0, 1)  # which the program inherits
     state = Path(os.environ["PARBENCH_STATE"])
@@ -45,7 +45,7 @@ def take_turns(
     def turn(steps: int) -> dict:
         done, load = program.turn(steps)
         if not done.samples.is_integer():
-            raise Misbehaved(
+            raise ProgramError(
                 f"{program}: {done.samples} samples in a turn; pass step() whole numbers"
             )
         report = {"samples": int(done.samples), "seconds": done.seconds, "joules": None}
@@ -54,7 +54,7 @@ def take_turns(
     with _ended_with_launcher(program), program.started(state):
         program.wait_for_step()
         program.send(signal.SIGSTOP)
-        rank = program.spokesman
+        rank = program.first_rank
         description = environment.describe(
             pair,
             read_record(data_folder / "digest.json", "sha256")["sha256"],
@@ -80,7 +80,7 @@ def _ended_with_launcher(program: Program) -> Iterator[None]:
     launched.ending.append(end)
     try:
         yield
-    except Misbehaved:
+    except ProgramError:
         if launched.closed.is_set():  # its end was our doing, and so is this process's
             threading.Event().wait()
         _show(program.log)

@@ -64,7 +64,7 @@ class Run:
         self.store: checkpoint.Store | None = None
         self.machine = ""
         every = cell.run.checkpoint_seconds
-        self.lookout = checkpoint.Lookout(every, strategy.rank, strategy.reduced)
+        self.checkpoint_timer = checkpoint.CheckpointTimer(every, strategy.rank, strategy.reduced)
 
     def _load_data(self, folder: Path) -> None:
         settings, strategy = self.training, self.strategy

@@ -50,8 +50,8 @@ def write(run: Run) -> None:
                 f"an interruption now goes on from {_place_text(run.kept)}",
                 flush=True,
             )
-    run.lookout.restart()
-    if run.lookout.stop:
+    run.checkpoint_timer.restart()
+    if run.checkpoint_timer.stop:
         raise Stopped
 
 

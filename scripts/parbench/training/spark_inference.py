@@ -184,13 +184,13 @@ class Session:
             if (cores := sum(row["totalCores"] for row in rows)) >= self.cores:
                 return
             if time.monotonic() > deadline:
-                cure = "start it (make spark-up), or mend `spark: {master: ...}` in config.yaml"
+                fix = "start it (make spark-up), or mend `spark: {master: ...}` in config.yaml"
                 if cores:
-                    cure = "choose a larger cluster, fewer threads or more executors"
+                    fix = "choose a larger cluster, fewer threads or more executors"
                 raise ParbenchError(
                     f"{self.run.cell.id}: the Spark cluster at {self.run.cell.run.spark_master} "
                     f"gives {cores} of {self.cores} cores, in executors of "
-                    f"{self.cores // self.options['executors']}; {cure}"
+                    f"{self.cores // self.options['executors']}; {fix}"
                 )
             self.run.beat("start-up")
             time.sleep(0.5)

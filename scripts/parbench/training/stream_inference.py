@@ -31,7 +31,7 @@ from parbench.errors import ParbenchError
 from parbench.training import spark_inference, stream_driver, stream_producer
 from parbench.training.run import Run
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 QUIET_SECONDS = 45.0  # without a result, until missing ones count as lost
 KILL_SECONDS = 8.0  # between two kills, on average
 FOLDERS = ("coming", "images", "results", "dead")
@@ -95,7 +95,7 @@ class _Stream:
         last_progress, result_count = time.monotonic(), 0
         while True:
             self.run.beat("evaluation")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             self._find_workers()
             if (count := sum(id_ >= 0 for id_ in self.results.look())) != result_count:
                 last_progress, result_count = time.monotonic(), count
@@ -129,7 +129,7 @@ class _Stream:
         deadline = time.monotonic() + seconds
         while not there():
             self.run.beat("start-up")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             if self.driver.poll() is not None or time.monotonic() > deadline:
                 raise ParbenchError(
                     f"{self.run.cell.id}: the driver of the stream did not start; its words stand "

@@ -11,7 +11,7 @@ import torch
 
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
-from parbench.data import disk_input, kept, tokens
+from parbench.data import disk_input, saved_weights, tokens
 from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.strategies._stages import DTYPES
@@ -58,7 +58,7 @@ def train(
     if reason is None:
         metrics |= _result(run, companions.others, weights, joules, sum(metrics["epoch_seconds"]))
         if cell.run.keeps_weights:
-            kept.keep(weights, metrics["weights_sha256"], out.parent)
+            saved_weights.keep(weights, metrics["weights_sha256"], out.parent)
     metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **metrics)
 
 
@@ -77,13 +77,13 @@ def _train_epochs(
         repeated = found or training.mode == "deterministic"
         loop.warm_up(run, max(training.warmup_steps, 1 if repeated else 0))
         loop.begin(run, found)
-        companions.meet("ready", "start-up")
+        companions.wait_for_all("ready", "start-up")
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
         with run.profile:
             loop.train(run, companions)
     except Diverged as error:  # on all ranks at once, since they see the same reduced loss
         if not isinstance(error, CompanionDiverged):  # the companion has announced it itself
-            run.strategy.meet("trained", companions.end_message(None, str(error)))
+            run.strategy.exchange_messages("trained", companions.end_message(None, str(error)))
         return startup, str(error)
     return startup, None
 

@@ -35,4 +35,4 @@ def judged(
         groups, study = tuple(made.groups.values()), made.plan.study
         rebuilt.append(Rebuilt(name, study, made.source, groups, {}))
     stated, rows = consistency.stated_claims()
-    return claims.judge(stated, rebuilt, checks.findings(rows, stated, checks.Granted()))
+    return claims.judge(stated, rebuilt, checks.findings(rows, stated, checks.DatasetAssumptions()))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from parbench.audit.arithmetic import Contradiction, Sure
+from parbench.audit.arithmetic import Certainty, Contradiction
 from parbench.plan.published import Claim, ClaimTest
 from parbench.runs.metrics import PROFILED, Metric, is_operator
 from parbench.verdicts import judging, pairs, sequential, terms
@@ -27,9 +27,9 @@ from parbench.verdicts.comparisons import (
     of_two_groups,
     untested,
 )
+from parbench.verdicts.controls import control_pairs
 from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.sequential import ALPHA
-from parbench.verdicts.vouching import vouching
 
 DENIED = "denied by its own numbers"  # the audit's check
 NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
@@ -206,7 +206,7 @@ class Judged:
         return f"{self.verdict}{tested} ({counted})"
 
     @property
-    def told(self) -> str:
+    def sentence_with_reason(self) -> str:
         """The sentence, and the reason where the sentence does not hold it."""
         within = "(" in self._scoped and self.verdict in (terms.IMPOSSIBLE, terms.NOT_TESTED)
         reason = f": {self.reason}" if self.reason and not within else ""
@@ -388,7 +388,7 @@ def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
     if not all(each.ratios for each in tested):
         return "of the largest part, which has no interval"
     timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
-    if not all(_is_vouched_for(ratio, study.groups) for ratio, _ in timed):
+    if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
         return "by pairs whose equal sides are not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
         return "by pairs mostly disturbed"
@@ -396,18 +396,18 @@ def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
     return "not clear enough among all claims" if answer == terms.UNDECIDED else ""
 
 
-def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
+def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:
     """Return whether equal sides of a pair's kind were equal."""
-    equal = [pair for _, pair in vouching(groups, *ratio.turns)]
+    equal = [pair for _, pair in control_pairs(groups, *ratio.turns)]
     return bool(equal) and all(pair.is_equal for pair in equal)
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
     """Return verdict and reason of a claim without test, which only the audit may contradict."""
     own = [each for each in found if (each.study, each.check) == (claim.study, claim.finding)]
-    if any(each.sure is Sure.CERTAIN for each in own):
+    if any(each.certainty is Certainty.CERTAIN for each in own):
         return terms.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
-    if any(each.sure is Sure.LIKELY for each in own):
+    if any(each.certainty is Certainty.LIKELY for each in own):
         return terms.NOT_TESTED, f"its own numbers are likely to contradict it: {claim.finding}"
     needs = f"needs {claim.needs}" if claim.needs else "its own numbers do not contradict it"
     return terms.NOT_TESTED, needs

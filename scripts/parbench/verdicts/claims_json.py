@@ -34,7 +34,7 @@ def _claim(judged: Judged) -> dict:
         "claim": judged.claim.claim,
         "verdict": judged.verdict,
         "sentence": judged.sentence,
-        "told": judged.told,
+        "told": judged.sentence_with_reason,
         "reason": judged.reason,
         "firm": judged.firm,
         "weakness": judged.weakness,

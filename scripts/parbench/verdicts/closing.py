@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parbench import probe
 from parbench.files import read_record
-from parbench.terminal import aligned, say
+from parbench.terminal import aligned, print_text
 from parbench.verdicts import terms
 from parbench.verdicts.rows import Row, read_rows
 
@@ -89,7 +89,7 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
         spread(accuracy, 100, ".1f", " %") if accuracy else "",
         _time(time) if time else "",
         _speedup(speedup) if speedup else "",
-        status + _said(rows),
+        status + _verdict_counts(rows),
     ]
 
 
@@ -107,7 +107,7 @@ def _speedup(speedup: Row) -> str:
     return f"{speedup.mean:.2f} ({speedup.ci_low:.2f} to {speedup.ci_high:.2f}){mark}"
 
 
-def _said(rows: Mapping[str, Row]) -> str:
+def _verdict_counts(rows: Mapping[str, Row]) -> str:
     """Return what the speedup says by itself, and the gravest verdict beside published values."""
     reading = rows["speedup"].reading if "speedup" in rows else ""
     gravest = _gravest(rows)
@@ -136,10 +136,10 @@ def main() -> None:
     for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():
-            say(f"{closing(read_rows(table))}\n")
+            print_text(f"{closing(read_rows(table))}\n")
     if claims := report["claims"]:
-        say("\n".join([claims["sentence"], *aligned(claims["terminal"]), ""]))
+        print_text("\n".join([claims["sentence"], *aligned(claims["terminal"]), ""]))
     if turns := report["turns"]:
-        say(f"{turns}\n")
+        print_text(f"{turns}\n")
     for path in filter(Path.exists, REPORTS):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

@@ -20,11 +20,11 @@ from parbench.plan.study import Tolerance
 from parbench.plan.study_plan import About
 from parbench.runs.metrics import METRICS, Metric
 from parbench.verdicts import judging, sequential, terms
+from parbench.verdicts.controls import bias_of_controls
 from parbench.verdicts.groups import Group, Kind, compared, rates
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
-from parbench.verdicts.vouching import void
 
 # The kind of pairs that measure a metric.
 TURNS: dict[str, Kind] = {
@@ -411,7 +411,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         shown = series if series is not None and series.values and not others else None
         return replace(result, measured=shown)
     result = replace(result, measured=series, bound=_bound(test, ratios))
-    if first.pair and (reason := void(study.groups, *first.turns)):
+    if first.pair and (reason := bias_of_controls(study.groups, *first.turns)):
         return replace(result, verdict=terms.NOT_COMPARABLE, reasons=(reason,))
     return _sized(_directed(result, series, test, study), series, study)
 

@@ -25,9 +25,10 @@ from parbench.files import user_path
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
-from parbench.terminal import aligned, say
+from parbench.terminal import aligned, print_text
 from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.controls import timed_pairs
 from parbench.verdicts.groups import Group, Runs
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
@@ -40,7 +41,6 @@ from parbench.verdicts.terms import (
     REFUTED,
     UNDECIDED,
 )
-from parbench.verdicts.vouching import timed_pairs
 
 AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what `--check` fails for
 
@@ -193,23 +193,25 @@ def main() -> None:
         parser.error(f"unknown words: {shlex.join(others)}")
     if options.report and of_snakemake([w for w in sys.argv[1:] if w != "--report"]).dryrun:
         return
-    changes = config_files.laid_over(options.config)
+    changes = config_files.parse_changes(options.config)
     config = config_files.read(options.configfile, changes)
     deployment = config.resolved_deployment()
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
-        lacking = expansion.lacking_as_planned(config.studies) if options.report else None
-        return expansion.plan(config, deployment, options.configfile, changes, lacking)
+        why_unavailable = (
+            expansion.unavailable_as_planned(config.studies) if options.report else None
+        )
+        return expansion.plan(config, deployment, options.configfile, changes, why_unavailable)
 
     if options.check:
         sys.exit(_checked(expansion.plan(config, deployment, options.configfile, changes)))
     if not options.report:
         software = CompletedSoftware(deployment)  # before anything is timed
-        lacking = expansion.lacking_here(config, software)
-        _check(expansion.plan(config, deployment, options.configfile, changes, lacking))
+        why_unavailable = expansion.unavailable_here(config, software)
+        _check(expansion.plan(config, deployment, options.configfile, changes, why_unavailable))
         plan, _ = _decided(planned, options.minutes)
-        say("\n".join(_told(plan)))
+        print_text("\n".join(_told(plan)))
         return
     _, measured = _decided(planned, config.budget_minutes, others)
     # A result that was deleted is measured again here: to Snakemake the tables above it are whole.
@@ -224,8 +226,8 @@ def _checked(plan: expansion.Plan) -> int:
     judged = asked.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
-        say(f"{each.name} ({each.study}): {each.told}")
-    say(f"{len(judged)} claims, {len(against)} of them refuted, impossible or undecided")
+        print_text(f"{each.name} ({each.study}): {each.sentence_with_reason}")
+    print_text(f"{len(judged)} claims, {len(against)} of them refuted, impossible or undecided")
     return 1 if against else 0
 
 

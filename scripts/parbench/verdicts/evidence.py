@@ -34,7 +34,7 @@ FOLDER = Path("reports/evidence")
 RESULTS = Path("results")
 
 # Evidence may not be measured again, so nobody is asked to delete it.
-GET_AGAIN = "get the file again from where it was made"
+FETCH_AGAIN = "get the file again from where it was made"
 
 # An absolute path or one from a home folder; the group is its last name.
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
@@ -44,19 +44,19 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 # Writing
 
 
-def gather(study: str, home: Path, partial: bool = False) -> dict:
-    """Return the evidence of ``study`` from ``home``, a folder of results of finished runs.
+def gather(study: str, results: Path, partial: bool = False) -> dict:
+    """Return the evidence of ``study`` from ``results``, a folder of results of finished runs.
 
     Raises ParbenchError if a cell is not measured; if ``partial``, lists it in `missing` instead.
     """
-    path = home / "plan" / f"{study}.json"
+    path = results / "plan" / f"{study}.json"
     if not path.exists():
         fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
     groups = [group for group in [*plan["groups"], *plan.get("pairs", [])] if not group["not_run"]]
     cells = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
-    paths = {cell: home / "cells" / cell / "metrics.json" for cell in cells}
+    paths = {cell: results / "cells" / cell / "metrics.json" for cell in cells}
     runs = {cell: records.read(paths[cell]) for cell in cells if paths[cell].exists()}
     missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
@@ -69,7 +69,7 @@ def gather(study: str, home: Path, partial: bool = False) -> dict:
         )
     places = {each.place for run in runs.values() for each in run.environments}
     certificate_paths = [
-        home / "certificates" / certificate.path(place).name for place in sorted(places)
+        results / "certificates" / certificate.path(place).name for place in sorted(places)
     ]
     settings, environments, code = [], [], {}
     evidence = {
@@ -181,13 +181,13 @@ def write(made: dict, folder: Path) -> Path:
 
 def read(path: Path) -> dict:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
-    evidence = files.read_json(path, GET_AGAIN)
-    by_schema.check(evidence, "evidence", f"{path}: not a file of evidence", GET_AGAIN)
+    evidence = files.read_json(path, FETCH_AGAIN)
+    by_schema.check(evidence, "evidence", f"{path}: not a file of evidence", FETCH_AGAIN)
     content = {key: value for key, value in evidence.items() if key != "digest"}
     if evidence["digest"] != files.digest(content):
         raise ParbenchError(
             f"{path}: its content does not match its digest, so it was changed or damaged; "
-            f"{GET_AGAIN}"
+            f"{FETCH_AGAIN}"
         )
     StudyPlan.of(evidence["plan"], f"{path}: plan")
     groups = {group["id"] for group in evidence["plan"]["groups"]}
@@ -207,9 +207,11 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
             run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
             records.of(run, f"{path}: cell {cell}")
         except (LookupError, TypeError, AttributeError) as error:
-            raise ParbenchError(f"{path}: cell {cell}: incomplete ({error}); {GET_AGAIN}") from None
+            raise ParbenchError(
+                f"{path}: cell {cell}: incomplete ({error}); {FETCH_AGAIN}"
+            ) from None
         except ParbenchError as error:
-            raise ParbenchError(f"{error}; {GET_AGAIN}") from None
+            raise ParbenchError(f"{error}; {FETCH_AGAIN}") from None
         run_by_cell[cell] = run
     return run_by_cell
 

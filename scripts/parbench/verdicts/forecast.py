@@ -38,7 +38,9 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
         for group in study.measured:
             count = len(uncounted.intersection(group.cells))
             uncounted.difference_update(group.cells)  # several studies may share cells
-            durations = [spent for cell in group.cells if count and (spent := state.took(cell))]
+            durations = [
+                spent for cell in group.cells if count and (spent := state.seconds_of(cell))
+            ]
             if durations:
                 here += [statistics.mean(durations)] * count
             elif count:
@@ -46,17 +48,17 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
                 if durations := kept[1].get(_configuration(group.id)):
                     elsewhere += [(min(durations), max(durations))] * count
                     machines.add(kept[0])
-    told, one_by_one = [], " of training one after the other"
+    estimates, one_by_one = [], " of training one after the other"
     if here:
-        told.append(f"by earlier runs some {_duration(sum(here))}{one_by_one}")
+        estimates.append(f"by earlier runs some {_duration(sum(here))}{one_by_one}")
     if elsewhere:
         ends = (_duration(sum(each)) for each in zip(*elsewhere, strict=True))
         where = f"on {', '.join(sorted(machines))}, the machine of the evidence, cells of these"
-        told.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
+        estimates.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
     unknown = len(cells) - len(here) - len(elsewhere)
-    if not told:
+    if not estimates:
         return "how long is unknown: nothing of it has run here, and the first cells will tell"
-    return ", and ".join([*told, *([f"{unknown} for which it is unknown"] if unknown else [])])
+    return ", and ".join([*estimates, *([f"{unknown} for which it is unknown"] if unknown else [])])
 
 
 def _duration(seconds: float) -> str:

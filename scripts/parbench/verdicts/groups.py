@@ -193,7 +193,7 @@ class Group(PlannedGroup):
     def measures(self, metric: Metric) -> bool:
         """Return whether the metric applies to the group: to one model, or several together, and to
         its devices."""
-        if metric.on_gpus and self.hardware.device != "cuda":
+        if metric.gpus_only and self.hardware.device != "cuda":
             return False
         return metric.of in ("any", "several" if self.members else "one")
 
@@ -304,7 +304,7 @@ def groups_of(
     return groups
 
 
-def at_hand(cells: Path) -> Iterator[Run | PairRun]:
+def runs_in(cells: Path) -> Iterator[Run | PairRun]:
     """Yield the run of every cell and pair in the folder ``cells`` that can be read."""
     for path in sorted(cells.glob("*/metrics.json")):
         with contextlib.suppress(ParbenchError):  # the study that it belongs to says so
@@ -372,9 +372,9 @@ def _all_trained(runs: list[Run]) -> Run:
         # Average over which run is first: each cell of models trained at the same time timed all.
         orders = ([*runs[n:], *runs[:n]] for n in range(len(runs)))
         total = statistics.fmean(map(_seconds_in_turn, orders))
-    told = {"status": worst.status, "reason": worst.reason}
+    outcome = {"status": worst.status, "reason": worst.reason}
     times = {"train_seconds": total, "total_seconds": total}
-    return runs[0].model_copy(update=told | times)
+    return runs[0].model_copy(update=outcome | times)
 
 
 def _seconds_in_turn(runs: list[Run]) -> float:

@@ -28,7 +28,7 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
     Raises ParbenchError for a selection of published values that is ambiguous.
     """
     measured, anywhere = asked.measured(plan, name), _with_all_hardware(plan, name)
-    lacking = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
+    not_run = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
     yield f"{name}: {measured.plan.study.title}"
     yield from ("", "Cells", *_cells(measured))
     yield from ("", "Data", *_data(plan, measured))
@@ -36,8 +36,8 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
         yield from ("", "How they differ from the source", *_differences(measured))
         path = measured.source.path
         of = f", by line of {places.shown(path)}" if path else ""
-        yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), lacking))
-    yield from ("", "Claims", *_claims(anywhere, name, lacking))
+        yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), not_run))
+    yield from ("", "Claims", *_claims(anywhere, name, not_run))
 
 
 def _with_all_hardware(plan: Plan, name: str) -> Plan:
@@ -110,19 +110,19 @@ def _differences(measured: Measured) -> Iterator[str]:
         yield "in nothing that the study states"
 
 
-def _values(measured: Measured, lacking: Mapping[str, str]) -> Iterator[str]:
+def _values(measured: Measured, not_run: Mapping[str, str]) -> Iterator[str]:
     if not measured.source.rows:
         yield "none: the study names no source (`published`)"
     selected = [
         (group, {row.line for row in measured.source.selected(group)})
         for group in measured.groups.values()
     ]
-    unselected, told = [], {}
+    unselected, line_by_reasons = [], {}
     for row in measured.source.rows:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
         beside = [
-            f"{_beside(measured, group, row, told)}{_lack(lacking, group)}"
+            f"{_beside(measured, group, row, line_by_reasons)}{_lack(not_run, group)}"
             for group, lines in selected
             if row.line in lines
         ]
@@ -146,10 +146,12 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' * (len(numbers) > 1)} {', '.join(words_of_runs)}"
 
 
-def _beside(measured: Measured, group: Group, row: Published, told: dict[str, int]) -> str:
+def _beside(
+    measured: Measured, group: Group, row: Published, line_by_reasons: dict[str, int]
+) -> str:
     """Return how the value of ``row`` will stand beside a group that selects it.
 
-    ``told``: the first line with each reason, which the next ones refer to.
+    ``line_by_reasons``: the first line with each reason, which the next ones refer to.
     """
     name = METRIC_ALIASES.get(row.metric, row.metric)
     metric = operator_metric(name) if is_operator(name) else METRICS.get(name)
@@ -162,20 +164,20 @@ def _beside(measured: Measured, group: Group, row: Published, told: dict[str, in
     verdict = measured.verdict(metric, group, Series({}), published)
     if verdict.word in terms.UNJUDGED:
         reasons = "; ".join(filter(None, [*verdict.reasons, why]))
-        first = told.setdefault(reasons, row.line)
+        first = line_by_reasons.setdefault(reasons, row.line)
         return (
             f"beside {who}, {verdict.word}: {reasons if first == row.line else f'as line {first}'}"
         )
     return f"compared with {who}"
 
 
-def _lack(lacking: Mapping[str, str], *groups: Group) -> str:
+def _lack(not_run: Mapping[str, str], *groups: Group) -> str:
     """Return, to end a line with, why ``groups`` are not run here; empty if they are."""
-    reasons = dict.fromkeys(lacking[group.id] for group in groups if group.id in lacking)
+    reasons = dict.fromkeys(not_run[group.id] for group in groups if group.id in not_run)
     return f"; not run here: {', '.join(reasons)}" if reasons else ""
 
 
-def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
+def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
     claims = [judged for judged in asked.judged(plan, [name]) if judged.parts]
     if not claims:
         yield "none that the study tests"
@@ -184,18 +186,18 @@ def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
         for part in judged.parts:
             lines.append(f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}")
             for each in part.comparisons:
-                lack = "" if part.is_impossible else _lack(lacking, *_needed(lacking, each))
+                lack = "" if part.is_impossible else _lack(not_run, *_needed(not_run, each))
                 lines.append(f"      {_decided(part, each)}{lack}")
                 decidable.append(each.waits and not part.is_impossible and not lack)
         here = f"{sum(decidable)} of {len(decidable)} comparisons can be decided here"
         yield from (f"{judged.name}: {judged.claim.claim} ({here})", *lines)
 
 
-def _needed(lacking: Mapping[str, str], each: Comparison) -> list[Group]:
+def _needed(not_run: Mapping[str, str], each: Comparison) -> list[Group]:
     """Return the groups that must run for a comparison to be decided."""
     groups = list(each.sides or ([each.group] if each.group else []))
     if _by_pairs(each):
-        return [group for group in groups if not _alone(lacking, group)]
+        return [group for group in groups if not _alone(not_run, group)]
     return groups
 
 
@@ -219,9 +221,9 @@ def _by_pairs(each: Comparison) -> bool:
     return bool(each.ratios) and all(ratio.pair for ratio in each.ratios)
 
 
-def _alone(lacking: Mapping[str, str], group: Group) -> bool:
+def _alone(not_run: Mapping[str, str], group: Group) -> bool:
     """Return whether all that keeps ``group`` from running is that it runs as a side alone."""
-    return lacking.get(group.id) == strategies.load(group.strategy).NOT_ALONE
+    return not_run.get(group.id) == strategies.load(group.strategy).PAIRS_ONLY
 
 
 def _decided(part: JudgedPart, each: Comparison) -> str:

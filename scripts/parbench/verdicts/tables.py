@@ -27,13 +27,13 @@ from parbench.runs.metrics import (
     profiled_operators,
     self_seconds,
 )
-from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs
+from parbench.verdicts.controls import TimedPair
+from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, runs_in
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_REACHED, OK, SHARED, SHORT
-from parbench.verdicts.vouching import TimedPair
 
 # Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS = {
@@ -43,7 +43,13 @@ IN_TURNS = {
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
 # Of the seconds of training.
-TRAINED = ("train_seconds", "epoch_seconds", "samples_per_second", "tokens_per_second", "mfu")
+TRAINING_METRICS = (
+    "train_seconds",
+    "epoch_seconds",
+    "samples_per_second",
+    "tokens_per_second",
+    "mfu",
+)
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,9 @@ class Measured:
                 *uncertified,
                 *group.cautions(metric),
                 SHARED if group.shared and clocked and series.values else "",
-                SHORT if group.is_short and metric.name in TRAINED and series.values else "",
+                SHORT
+                if group.is_short and metric.name in TRAINING_METRICS and series.values
+                else "",
                 *series.reasons,
                 *judged.reasons,
                 why,
@@ -248,7 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     certificates = None if options.certificate is None else Certificates(options.certificate)
     source = PublishedSource.read(plan.study.published, options.published)
     runs = read_runs(plan, options.cells)
-    measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
+    measured, rows = Measured(plan, groups_of(plan, runs, runs_in(options.cells)), source), []
     for group in measured.groups.values():
         # What only predicts has the weights of a group that is certified itself.
         trained = () if group.trained_by else group.trained

@@ -44,15 +44,15 @@ def compare(
     a: Program,
     b: Program,
     minutes: float,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
     earlier: Sequence[Measured] = (),
 ) -> list[Measured]:
     """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up;
     return the ``earlier`` restarts and the new ones. Where the earlier ones have decided, the new
     ones narrow the interval until time is up.
 
-    ``told``: gets a line for each thing that begins or ends, and why there is no further one.
-    Raises Misbehaved.
+    ``report``: gets a line for each thing that begins or ends, and why there is no further one.
+    Raises ProgramError.
     """
     until = time.monotonic() + 60 * minutes
     found = list(earlier)
@@ -63,17 +63,17 @@ def compare(
             of(found, False).restarts
         )
         if found and time.monotonic() + _longest(found) > until:
-            told(_out_of_time(found, minutes))
+            report(_out_of_time(found, minutes))
             return found
         number = len(of(found, checks).restarts)
-        told(f"{KINDS[checks]}, restart {number + 1}:")
-        measured = _restart(a, other_a if checks else b, number, checks, told)
+        report(f"{KINDS[checks]}, restart {number + 1}:")
+        measured = _restart(a, other_a if checks else b, number, checks, report)
         found.append(measured)
         names = (f"{a.label}'s second copy", "the first") if checks else (b.label, a.label)
-        told(f"  {_line(measured, *names)}")
+        report(f"  {_line(measured, *names)}")
     differ = of(found, True).biased
     why = "Equal sides differ" if differ else "The verdict stands, and equal sides are checked"
-    told(f"{why}: nothing more to measure")
+    report(f"{why}: nothing more to measure")
     return found
 
 
@@ -94,13 +94,13 @@ def _line(measured: Measured, one: str, other: str) -> str:
 
 def _out_of_time(found: list[Measured], minutes: float) -> str:
     """Say why no further restart begins, and what the fewest that decide take."""
-    told = (
+    report = (
         f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
         f"left of --minutes {minutes:g}"
     )
     if len(found) >= RESTARTS:
-        return told
-    return f"{told}; the {RESTARTS} restarts that decide take --minutes {minutes_left([], found)}"
+        return report
+    return f"{report}; the {RESTARTS} restarts that decide take --minutes {minutes_left([], found)}"
 
 
 def minutes_left(found: list[Measured], like: list[Measured]) -> int:
@@ -126,7 +126,7 @@ def _longest(found: list[Measured]) -> float:
 
 
 def _restart(
-    a: Program, b: Program, number: int, beside_itself: bool, told: Callable[[str], None]
+    a: Program, b: Program, number: int, beside_itself: bool, report: Callable[[str], None]
 ) -> Measured:
     """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
     end both."""
@@ -137,14 +137,14 @@ def _restart(
         folder = Path(name)
         # One after the other: each has the cores to itself until it waits in its first step.
         with first.started(folder):
-            told(f"  waits for the first step of {first.label}")
+            report(f"  waits for the first step of {first.label}")
             first.wait_for_step()
             first.send(signal.SIGSTOP)
             with second.started(folder):
-                told(f"  waits for the first step of {second.label}")
+                report(f"  waits for the first step of {second.label}")
                 second.wait_for_step()
                 second.send(signal.SIGSTOP)
-                told("  measures turns")
+                report("  measures turns")
                 slices = tuple(_slices((first, second)))
     if swapped:
         slices = tuple(replace(turn, side=1 - turn.side) for turn in slices)

@@ -52,9 +52,9 @@ class Result:
         sentence. A ratio without an interval says nothing, and is left out."""
         series = self.compared.series
         if series.ci_low is None:
-            told = f"{self.b.label} beside {self.a.label}: {self.verdict}"
+            sentence = f"{self.b.label} beside {self.a.label}: {self.verdict}"
         else:
-            told = (
+            sentence = (
                 f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label} "
                 f"in training (95 % interval {series.ci_low:.3f} to {series.ci_high:.3f}), by "
                 f"{series.seeds} restarts: {self.verdict}"
@@ -62,14 +62,14 @@ class Result:
             if not (
                 series.undecided(EQUAL) or self.equal_sides.is_equal or self.equal_sides.biased
             ):
-                told += ", but not firm: A beside itself is not shown to be equal"
-        return "; ".join(filter(None, (told, pairs.disturbance([self.compared]))))
+                sentence += ", but not firm: A beside itself is not shown to be equal"
+        return "; ".join(filter(None, (sentence, pairs.disturbance([self.compared]))))
 
     @property
     def equality(self) -> str:
         """What A beside itself shows, and how many of its turns were disturbed."""
-        told = self.equal_sides.equality
-        return "; ".join(filter(None, (told, pairs.disturbance([self.equal_sides]))))
+        sentence = self.equal_sides.equality
+        return "; ".join(filter(None, (sentence, pairs.disturbance([self.equal_sides]))))
 
     @property
     def record(self) -> Comparison:

@@ -13,7 +13,7 @@ from parbench.data.text_source import File, TextSource
 from parbench.data.texts import SPECIAL, Texts
 
 # The last word of a clause tells the class; one in four is drawn from any class.
-SAID = {
+TEMPLATES = {
     "praise": ("delightful", "brilliant", "charming", "superb", "moving", "clever", "graceful"),
     "blame": ("dreadful", "clumsy", "tedious", "shallow", "noisy", "careless", "bleak"),
     "doubt": ("uneven", "curious", "puzzling", "unfinished", "uncertain", "strange", "vague"),
@@ -23,7 +23,9 @@ THINGS = ("film", "book", "song", "play", "dance", "story", "picture", "speech")
 PEOPLE = ("critic", "reader", "neighbour", "teacher", "student", "editor")
 VERBS = ("called", "found", "thought", "considered")
 FILLERS = ("the", "this", "that", "a", "our", "their")
-WORDS = sorted(itertools.chain(*SAID.values(), PLAIN, THINGS, PEOPLE, VERBS, FILLERS, ["and", ","]))
+WORDS = sorted(
+    itertools.chain(*TEMPLATES.values(), PLAIN, THINGS, PEOPLE, VERBS, FILLERS, ["and", ","])
+)
 
 
 class Kind(TextSource):
@@ -35,7 +37,7 @@ class Kind(TextSource):
     seed: int = Field(
         ge=0, lt=2**32, description="seed of the draw; the same one gives the same texts everywhere"
     )
-    CLASSES: ClassVar[list[str]] = list(SAID)
+    CLASSES: ClassVar[list[str]] = list(TEMPLATES)
 
     def files(self) -> list[File]:
         """Return no file: the texts are drawn."""
@@ -62,9 +64,9 @@ class Kind(TextSource):
         digest = files.digest(["grammar", self.model_dump(), WORDS])
         return Texts(
             train_texts=parts[0],
-            train_labels=np.arange(self.train_samples) % len(SAID),
+            train_labels=np.arange(self.train_samples) % len(TEMPLATES),
             test_texts=parts[1],
-            test_labels=np.arange(self.test_samples) % len(SAID),
+            test_labels=np.arange(self.test_samples) % len(TEMPLATES),
             classes=self.CLASSES,
             source=f"drawn from a grammar, seed {self.seed}",
             source_sha256=digest,
@@ -84,10 +86,10 @@ def _text(seed: int, part: int, at: int) -> str:
     def one(words: tuple[str, ...]) -> str:
         return words[int(stream.random() * len(words))]
 
-    classes, own_class = tuple(SAID), list(SAID)[at % len(SAID)]
+    classes, own_class = tuple(TEMPLATES), list(TEMPLATES)[at % len(TEMPLATES)]
     clauses = []
     for _ in range(1 + int(stream.random() * 4)):
-        last_words = SAID[own_class] if stream.random() < 0.75 else SAID[one(classes)]
+        last_words = TEMPLATES[own_class] if stream.random() < 0.75 else TEMPLATES[one(classes)]
         person, thing = f"{one(FILLERS)} {one(PEOPLE)}", f"{one(FILLERS)} {one(THINGS)}"
         clauses.append(f"{person} {one(VERBS)} {thing} {one(PLAIN)} and {one(last_words)}")
     return " , ".join(clauses)

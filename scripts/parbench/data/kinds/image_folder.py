@@ -241,10 +241,10 @@ def _require_classes(
     if len(names) < 2:
         there = f"only the class {names[0]!r}" if names else "no class"
         raise ParbenchError(f"{root}: {there}; at least 2 are needed: {layout}")
-    lacking = [f"{part}/{name}" for name in names for part in PARTS if not by_part[part].get(name)]
-    if lacking:
+    missing = [f"{part}/{name}" for name in names for part in PARTS if not by_part[part].get(name)]
+    if missing:
         raise ParbenchError(
-            f"{root}: no images in {brief(', '.join(lacking), 200)}; a class needs some in train/ "
+            f"{root}: no images in {brief(', '.join(missing), 200)}; a class needs some in train/ "
             f"and in test/ (ending in {', '.join(SUFFIXES)}): add them, or rename or delete the "
             "class's folders"
         )

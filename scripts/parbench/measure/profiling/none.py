@@ -32,7 +32,7 @@ class Profile:
         """
         return NOTHING
 
-    def settle(self, own: float, slowest: float) -> None:
+    def add_stretch(self, own: float, slowest: float) -> None:
         """Account for a stretch when the clock stops, at an epoch's end or a checkpoint: seconds of
         this rank, and of the slowest one, which count.
         """

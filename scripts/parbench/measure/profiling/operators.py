@@ -61,7 +61,7 @@ class Profile(none.Profile):
         if self._steps == STEPS:
             self._end(part)
 
-    def settle(self, own: float, slowest: float) -> None:
+    def add_stretch(self, own: float, slowest: float) -> None:
         """End the training part: no step spans two epochs or a checkpoint."""
         self._end("training")
 

@@ -111,7 +111,7 @@ class Profile(none.Profile):
         self._since = now
         return now
 
-    def settle(self, own: float, slowest: float) -> None:
+    def add_stretch(self, own: float, slowest: float) -> None:
         """Add the seconds of a stretch by phase; ``PHASES`` sum to ``slowest``."""
         seconds, charged = self._seconds, sum(self._seconds.values())
         exchange = seconds[EXCHANGE] + slowest - own  # including the wait for the slowest

@@ -79,7 +79,7 @@ class _Turns:
             os.close(descriptor)
         self.lines = self.socket.makefile("r", encoding="utf-8")
         rank, ranks = _rank()
-        self.tell(
+        self.send(
             process=self.process,
             rank=rank,
             ranks=ranks,
@@ -105,7 +105,7 @@ class _Turns:
             if self.left > 0:
                 return
             _wait_for_device()
-            self.tell(seconds=time.perf_counter() - self.began, samples=self.samples)
+            self.send(seconds=time.perf_counter() - self.began, samples=self.samples)
             self.began = None
         elif self.left > 0:  # the untimed step of a turn has ended
             self.begin()
@@ -119,9 +119,9 @@ class _Turns:
         self.samples = 0.0
         self.began = time.perf_counter()
 
-    def tell(self, **message):
+    def send(self, **message):
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def fail(self, problem):
-        self.tell(problem=problem)
+        self.send(problem=problem)
         raise SystemExit(f"parbench: this script {problem}")

@@ -42,7 +42,7 @@ class TimedPair:
             return ""
         if self.is_of_equal_sides:
             return self.compared.equal_reading
-        if why := void(groups, (self.group, self.baseline), self.turns):
+        if why := bias_of_controls(groups, (self.group, self.baseline), self.turns):
             return f"void: {why}"
         if (self.compared.series.ci_low or 0) > self.group.most_by_devices(self.baseline):
             return "above the bound: suspect the clock"
@@ -57,7 +57,7 @@ def timed_pairs(groups: Mapping[str, Group]) -> Iterator[TimedPair]:
             yield from (TimedPair(group, groups[one], kind) for one in group.in_turns.of(kind))
 
 
-def vouching(
+def control_pairs(
     groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind
 ) -> list[tuple[Group, Compared]]:
     """Return the pairs of two equal sides (A/A) that vouch for a pair of ``sides``: of its own
@@ -77,9 +77,9 @@ def vouching(
     return found
 
 
-def void(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
+def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
     """Return why a pair is void, because equal sides of its kind differ; else empty."""
-    for group, equal in vouching(groups, sides, turns):
+    for group, equal in control_pairs(groups, sides, turns):
         if equal.biased:
             return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
     return ""

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     from parbench.cell import RunSettings
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 # A process may meet the others more than once: each meeting has its own file.
-_meetings = itertools.count()
+_rendezvous_numbers = itertools.count()
 _path = Path()
 
 
-def next_meeting() -> None:
+def next_rendezvous() -> None:
     """Begin a new meeting, with its own file; all ranks call this."""
     global _path
-    _path = Path(f"{os.environ.get('PARBENCH_STORE', '')}.{next(_meetings)}")
+    _path = Path(f"{os.environ.get('PARBENCH_STORE', '')}.{next(_rendezvous_numbers)}")
 
 
 def rank() -> int:
@@ -60,7 +60,7 @@ def store(run: RunSettings) -> Store:
 
     if world_size() == 1:  # no other rank; works without the launcher, too
         return distributed.HashStore()
-    next_meeting()
+    next_rendezvous()
     connect_timeout = timedelta(seconds=run.connect_seconds)
     if "PARBENCH_HEAD" not in os.environ:
         torch_store = distributed.FileStore(str(_path), world_size())
@@ -87,7 +87,7 @@ def publish(text: str) -> None:
 def published() -> tuple[str, int]:
     """Wait for the first rank's address and port; the launcher ends a wait in vain."""
     while not _path.exists():
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     address, port = _path.read_text().split()
     return address, int(port)
 
