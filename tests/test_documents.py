@@ -46,6 +46,13 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     assert not broken
 
 
+def test_the_readme_is_short_and_leads_to_every_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    pages_of_docs = {f"docs/{page.name}" for page in ROOT.glob("docs/*.md")}
+    assert pages_of_docs <= set(re.findall(r"\((docs/[\w-]+\.md)", text))
+
+
 def test_the_table_of_studies_is_up_to_date():
     """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages. tests/test_contract.py
     holds the other page that it makes."""
