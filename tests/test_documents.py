@@ -11,6 +11,7 @@ import yaml
 
 from parbench.plan import places
 from parbench.reporting import pages
+from parbench.runs import metrics
 from workspace import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("containers/**/*.md")])
@@ -44,6 +45,16 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+def test_the_examples_of_metrics_are_metrics():
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    examples = [
+        code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Metric(" in code
+    ]
+    assert len(examples) == 2
+    for code in examples:
+        exec(code, dict(vars(metrics)))
 
 
 def test_the_readme_is_short_and_leads_to_every_page():
