@@ -17,7 +17,9 @@ PYTHON ?= $(shell for name in $$(cat bundle/python 2>/dev/null) python3.13 pytho
 PYTHON := $(PYTHON)
 
 # -E: without the variables of a site for its own Python, such as PYTHONHOME.
-ENTER := "$(PYTHON)" -E scripts/environment.py exec --stack "$(STACK)"
+PARBENCH := "$(PYTHON)" -E scripts/bin/parbench
+ENTER := $(PARBENCH) env exec --stack "$(STACK)"
+RUN := -- python scripts/bin/parbench
 
 .DEFAULT_GOAL := help
 .PHONY: help env report measure test lint format bench decide versus calibrate certificate bundle evidence crate system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
@@ -40,23 +42,15 @@ help: ## list the targets
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
 env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate; ARGS=--all, or ARGS=spark, adds packages
-	@"$(PYTHON)" -E scripts/environment.py ensure --stack "$(STACK)" $(ARGS)
+	@$(PARBENCH) env ensure --stack "$(STACK)" $(ARGS)
 
-ifneq ($(MINUTES),)
-report measure: .python
-	@"$(PYTHON)" -E scripts/within.py --minutes "$(MINUTES)" -- "$(MAKE)" $@ MINUTES=
-else
-report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long, waiting included, then reports/unfinished.html has what is done
-	@$(ENTER) -- python scripts/prepare.py $(ARGS)
-	@export PARBENCH_CLOSING=make; $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete \
-		reports/final.html reports/final.pdf $(ARGS)
-	@PARBENCH_CLOSING=make $(ENTER) -- python scripts/decide.py --report $(ARGS)
-	@$(ENTER) -- python scripts/closing.py
+LIMIT := $(if $(MINUTES),--minutes "$(MINUTES)")
+
+report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long, waiting included (not the set-up), then reports/unfinished.html has what is done
+	@$(ENTER) $(RUN) report $(LIMIT) $(ARGS)
 
 measure: .python ## the cells of config.yaml's studies and their certificates alone, without report; MINUTES=9
-	@$(ENTER) -- python scripts/prepare.py $(ARGS)
-	@PARBENCH_CLOSING=make $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete measure $(ARGS)
-endif
+	@$(ENTER) $(RUN) run $(LIMIT) $(ARGS)
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
 	@$(ENTER) --add horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
@@ -73,34 +67,34 @@ format: .python ## format the code
 	@$(ENTER) -- snakefmt Snakefile rules
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
-	@$(ENTER) --add horovod -- python scripts/bench.py $(ARGS)
+	@$(ENTER) --add horovod $(RUN) bench $(ARGS)
 
 versus: .python ## compare two training scripts of yours in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
-	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) -- python scripts/versus.py $(ARGS)
+	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) $(RUN) versus $(ARGS)
 
 decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
-	@$(ENTER) -- python scripts/decide.py $(ARGS)
+	@$(ENTER) $(RUN) decide $(ARGS)
 
 calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'
-	@$(ENTER) -- python scripts/calibrate.py $(ARGS)
+	@$(ENTER) $(RUN) calibrate $(ARGS)
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
-	@$(ENTER) --add horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
+	@$(ENTER) --add horovod $(RUN) certify --out results/certificates/whole.json $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--bare --out <file> --configfile <file>'
-	@$(ENTER) $(if $(findstring --bare,$(ARGS)),,--add horovod) -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+	@$(ENTER) $(if $(findstring --bare,$(ARGS)),,--add horovod) $(RUN) bundle --environment "$(STACK)" $(ARGS)
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
-	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
+	@$(ENTER) $(RUN) evidence write $(ARGS)
 
 crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="--out <name>.zip --agent '<your name>'"
-	@$(ENTER) --add crate -- python scripts/crate.py $(ARGS)
+	@$(ENTER) --add crate $(RUN) crate $(ARGS)
 
 system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
 	@bash containers/system.sh $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
-	@"$(PYTHON)" -E scripts/doctor.py $(ARGS)
+	@$(PARBENCH) doctor $(ARGS)
 
 slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type; ARGS=16: of as many nodes
 	@$(ENTER) -- python tests/cluster.py $(ARGS)
@@ -109,10 +103,10 @@ rehearsal: .python ## many short cells through such a cluster: is one lost, does
 	@$(ENTER) -- python tests/rehearsal.py $(ARGS)
 
 spark-up: .python ## start a Spark cluster of two workers on this machine; ARGS='--workers 2 --cores 1 --memory 2g'
-	@$(ENTER) -- python scripts/spark.py up $(ARGS)
+	@$(ENTER) $(RUN) spark up $(ARGS)
 
 spark-down: .python ## end it
-	@$(ENTER) -- python scripts/spark.py down
+	@$(ENTER) $(RUN) spark down
 
 chaos-stream: .python ## kill processes of a stream 20 times: each image must come out once
 	@PARBENCH_REQUIRE=spark PARBENCH_KILLS=20 $(ENTER) --add spark -- python -m pytest -q tests/test_spark.py -k whatever_is_killed

@@ -1,5 +1,5 @@
 # parbench: config + study -> cells -> dataset -> metrics.json -> table.csv -> report.
-# Each arrow of that flow is a file in rules/ and a program in scripts/.
+# Each arrow of that flow is a file in rules/ and a command of parbench.
 from snakemake.utils import min_version
 
 

@@ -16,5 +16,5 @@ rule certificate:
         certified=RUN.certified,
         python=RUN.certified_python,
     shell:
-        "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} {params.python:q} --out {output:q}"
+        "python scripts/bin/parbench certificate --plan {params.plans:q} --place {wildcards.place:q} {params.python:q} --out {output:q}"
         " >{log:q} 2>&1 && tail -n 1 {log:q} || {{ cat {log:q} >&2; exit 1; }}"

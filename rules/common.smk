@@ -39,7 +39,7 @@ ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1
 
 
 def entered_by_launcher(wildcards):
-    """Return no image: scripts/launch.py enters it, with srun outside and with flags per cell.
+    """Return no image: the launcher enters it, with srun outside and with flags per cell.
 
     `--sdm apptainer` then does not rerun anything either.
     """

@@ -12,5 +12,5 @@ rule dataset:
     params:
         source=RUN.dataset_source,
     shell:
-        "python scripts/dataset.py --name {wildcards.dataset:q} --entries results/plan/datasets/specs.json"
+        "python scripts/bin/parbench dataset --name {wildcards.dataset:q} --entries results/plan/datasets/specs.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -18,8 +18,8 @@ rule evidence_table:
         inside=RUN.inside_report_image,
     shell:
         "shopt -s nullglob;"
-        " ({params.inside} python scripts/evidence.py unpack {input.evidence:q} --folder results/evidence"
-        " && {params.inside} python scripts/tables.py --plan {output.plan:q} --cells {output.cells:q}"
+        " ({params.inside} python scripts/bin/parbench evidence unpack {input.evidence:q} --folder results/evidence"
+        " && {params.inside} python scripts/bin/parbench tables --plan {output.plan:q} --cells {output.cells:q}"
         " --published {input.published:q} --certificate {output.certificates:q}/*.json --out {output.table:q}"
         ") 2>&1 | tee {log:q}"
 

@@ -13,5 +13,5 @@ rule image:
     params:
         name=lambda wildcards: wildcards.image.partition("-")[0],
     shell:
-        "python scripts/images.py build {params.name:q} --plan results/plan/images.json"
+        "python scripts/bin/parbench images build {params.name:q} --plan results/plan/images.json"
         " --out {output:q} 2>&1 | tee {log:q}"

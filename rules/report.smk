@@ -32,9 +32,9 @@ rule report:
         code=code_of("parbench.reporting.report"),
         inside=RUN.inside_report_image,
     shell:
-        "({params.inside} python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
+        "({params.inside} python scripts/bin/parbench collect --plan {params.plans:q} --table {input.tables:q}"
         " --cells results/cells --certificate {input.certificates:q}"
         " --claims {input.claims:q} --published {input.published:q} --out {output.data:q}"
-        " && {params.inside} python scripts/report.py html --data {output.data:q} --out {output.html:q}"
-        " && {params.inside} python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
+        " && {params.inside} python scripts/bin/parbench render html --data {output.data:q} --out {output.html:q}"
+        " && {params.inside} python scripts/bin/parbench render pdf --data {output.data:q} --out {output.pdf:q}"
         ") 2>&1 | tee {log:q}"

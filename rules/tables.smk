@@ -21,7 +21,7 @@ rule table:
         code=code_of("parbench.verdicts.tables"),
         inside=RUN.inside_report_image,
     shell:
-        "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
+        "{params.inside} python scripts/bin/parbench tables --plan results/plan/{wildcards.study:q}.json --cells results/cells"
         " --published {input.published:q} --certificate {input.certificates:q} --out {output:q} 2>&1 | tee {log:q}"
 
 

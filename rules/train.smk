@@ -16,7 +16,7 @@ rule train:
         cell=subpath(output.metrics, parent=True),
         data=subpath(input.data, parent=True),
     shell:
-        "exec python scripts/launch.py --cell {params.cell:q}/cell.json --data {params.data:q}"
+        "exec python scripts/bin/parbench launch --cell {params.cell:q}/cell.json --data {params.data:q}"
         " --out {output.metrics:q} --log {log:q}"
 
 

@@ -12,5 +12,5 @@ rule weights:
     params:
         source=RUN.weights_source,
     shell:
-        "python scripts/weights.py --name {wildcards.weights:q} --entries results/plan/weights.json"
+        "python scripts/bin/parbench weights --name {wildcards.weights:q} --entries results/plan/weights.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -102,7 +102,7 @@ def main() -> int:
         try:
             cluster.up()
             work = work_folder(Path(folder) / "work", given.planned or given.cells)
-            listed = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list").stdout
+            listed = work.parbench("cells", "--configfile", "mine.yaml").stdout
             cells = re.findall(r"^cnn\.\S+", listed, re.M)[: given.cells]
             print("submitting:", submitted(work, cluster, cells), flush=True)
             return 0 if told(work, cluster, cells) else 1

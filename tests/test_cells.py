@@ -405,7 +405,7 @@ def test_the_command_of_a_cell_says_what_to_make_first(tmp_path):
     work = Workspace(tmp_path / "work folder")
     (work.folder / "mine.yaml").write_text("timeout_seconds: 60\n")
     words = ["--configfile", "mine.yaml", "command", "vit.ddp.cpu2.s0"]
-    said = work.run("scripts/cells.py", *words).stderr
+    said = work.parbench("cells", *words).stderr
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in said
 
 

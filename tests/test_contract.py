@@ -154,7 +154,7 @@ def trained(tmp_path_factory):
     work = Workspace(tmp_path_factory.mktemp("weights") / "work")
     shutil.copy(GOLDEN / "study.yaml", work.folder / "studies/contract.yaml")
     (work.folder / "mine.yaml").write_text("studies: [contract]\navailable: {cpu: 2}\n")
-    listed = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list").stdout
+    listed = work.parbench("cells", "--configfile", "mine.yaml").stdout
     cells = re.findall(r"^(\S+) +missing$", listed, re.M)
     targets = [f"results/cells/{cell}/metrics.json" for cell in cells]
     work.snakemake(*targets, "--configfile", "mine.yaml")
@@ -206,10 +206,10 @@ def told_again(tmp_path_factory):
         home = f"results/evidence/{name}"
         plan, out = f"{home}/plan/{name}.json", f"{home}/tables/{name}.csv"
         source = str(ROOT / "reports/evidence" / f"{name}.json")
-        work.run("scripts/evidence.py", "unpack", source, "--folder", "results/evidence")
+        work.parbench("evidence", "unpack", source, "--folder", "results/evidence")
         certificates = map(str, sorted((work.folder / home / "certificates").glob("*.json")))
         words = ["--plan", plan, "--cells", f"{home}/cells", "--published", *published]
-        work.run("scripts/tables.py", *words, "--certificate", *certificates, "--out", out)
+        work.parbench("tables", *words, "--certificate", *certificates, "--out", out)
         return plan, out
 
     with ThreadPoolExecutor(2) as pool:
@@ -217,8 +217,8 @@ def told_again(tmp_path_factory):
     words = ["--plan", *plans, "--table", *tables, "--cells", "results/cells", "--certificate"]
     words += ["--claims", "studies/published/claims.yaml", "--published", *published]
     data = "results/evidence/report.json"
-    work.run("scripts/report.py", "collect", *words, "--out", data)
-    work.run("scripts/report.py", "pdf", "--data", data, "--out", "results/evidence/report.pdf")
+    work.parbench("collect", *words, "--out", data)
+    work.parbench("render", "pdf", "--data", data, "--out", "results/evidence/report.pdf")
     return work.folder / "results/evidence"
 
 
@@ -330,7 +330,7 @@ PRINTED = r"(?m)^([\w-]+)$|^(  - .*? \(\w+\)):|\(lines? ([^)]+)\)$|^(\d.*)$"
 def test_the_audit_of_published_numbers_finds_the_same(checkout):
     lines = []
     for name in ("published_results", "kamoji-images"):
-        said = checkout.run("scripts/audit.py", f"studies/published/{name}.csv").stdout
+        said = checkout.parbench("audit", f"studies/published/{name}.csv").stdout
         for source, finding, places, counts in re.findall(PRINTED, said):
             numbers = re.findall(r"\d+", places or counts)
             lines.append(source or finding or f"    {' '.join(numbers)}")

@@ -54,7 +54,7 @@ def validator(tmp_path_factory) -> Path:
 
 def test_a_crate_is_valid_and_tells_of_each_file_and_cell(finished, validator, tmp_path):
     out = tmp_path / "crate"
-    finished.run("scripts/crate.py", "--agent", "Ada Lovelace", "--out", str(out))
+    finished.parbench("crate", "--agent", "Ada Lovelace", "--out", str(out))
     told = {each["@id"]: each for each in read_json(out / "ro-crate-metadata.json")["@graph"]}
 
     held = [each for each in told.values() if "File" in each["@type"]]
@@ -91,17 +91,17 @@ def test_a_crate_is_valid_and_tells_of_each_file_and_cell(finished, validator, t
 
 
 def test_an_archive_is_written_and_nothing_is_written_over(finished):
-    finished.run("scripts/crate.py", "--out", "run.zip")
+    finished.parbench("crate", "--out", "run.zip")
     shutil.unpack_archive(finished.folder / "run.zip", finished.folder / "out")
     assert (finished.folder / "out/ro-crate-metadata.json").exists()
-    again = finished.run("scripts/crate.py", "--out", "run.zip", check=False)
+    again = finished.parbench("crate", "--out", "run.zip", check=False)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "run.zip: is there already; move or delete it" in again.stderr
 
 
 def test_what_is_not_finished_is_refused_and_nothing_written(finished):
     def refused() -> str:
-        done = finished.run("scripts/crate.py", check=False)
+        done = finished.parbench("crate", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert not list(finished.folder.glob("*crate*"))
         return done.stderr

@@ -46,20 +46,20 @@ def cost(work, cells, seconds):
 
 
 def test_restarts_are_added_and_kept(work):
-    said = work.run("scripts/decide.py", "--minutes", "0").stdout
+    said = work.parbench("decide", "--minutes", "0").stdout
     assert "not checked: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
     # A restart of 0 seconds fits into any time, and one round takes all of it.
     cost(work, "*.pair.*", 0)
-    said = work.run("scripts/decide.py", "--minutes", "0.05").stdout
+    said = work.parbench("decide", "--minutes", "0.05").stdout
     assert "undecided comparisons: 2; one restart or seed more of each" in said
     assert said.count("not checked: 2 restarts, and 4 are the fewest") == 2
     assert list(json.loads(kept.read_text()).values()) == [2, 2]
     # Two more restarts of 8 seconds do not fit into 12, but those of the other pair do.
     cost(work, "*.pair.*", 0)
     cost(work, "*.inference.*", 8)
-    work.run("scripts/decide.py", "--minutes", "0.2")
+    work.parbench("decide", "--minutes", "0.2")
     training, inference = json.loads(kept.read_text()).values()
     assert training > inference == 2
     # The workflow's next run plans them, too: only the whole training is left.
@@ -91,7 +91,7 @@ def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
     (published / "claims.yaml").write_text(CLAIM)
     work.snakemake("results/tables/decided.csv", "--quiet", "all")
     cost(work, "*", 0)  # a seed that costs nothing is always tried
-    work.run("scripts/decide.py", "--minutes", "0.05")  # one round
+    work.parbench("decide", "--minutes", "0.05")  # one round
     seeds = json.loads((work.folder / "results/restarts.json").read_text())
     assert len(seeds) == 3
     assert all(number > 1 for number in seeds.values())
@@ -102,7 +102,7 @@ def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
 def test_a_restart_that_was_deleted_is_in_the_report_again(work):
     work.snakemake("--quiet", "all")
     next(work.folder.glob("results/cells/*.pair.*/metrics.json")).unlink()
-    work.run("scripts/decide.py", "--report", "--config", "budget_minutes=0", "--cores", "1")
+    work.parbench("decide", "--report", "--config", "budget_minutes=0", "--cores", "1")
     assert work.jobs() == {}
 
 
@@ -110,7 +110,7 @@ def test_make_report_spends_no_more_than_its_budget(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [decided]", "studies: [quickstart]")
     changes = ["--config", "studies=[decided]", "budget_minutes=0"]  # as Snakemake reads them
-    done = work.run("scripts/decide.py", "--report", *changes, "--cores", "1")
+    done = work.parbench("decide", "--report", *changes, "--cores", "1")
     assert (done.stdout, done.stderr) == ("", "")
     assert not (work.folder / "results/restarts.json").exists()
 
@@ -118,7 +118,7 @@ def test_make_report_spends_no_more_than_its_budget(work):
 def test_make_report_measures_nothing_in_a_dry_run_of_a_profile(work):
     (work.folder / "mine").mkdir()
     (work.folder / "mine/config.yaml").write_text("dry-run: true\ncores: 1\n")
-    done = work.run("scripts/decide.py", "--report", "--profile", "mine")
+    done = work.parbench("decide", "--report", "--profile", "mine")
     assert (done.stdout, done.stderr) == ("", "")
     assert not (work.folder / "results").exists()
 
@@ -135,7 +135,7 @@ def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
     (work.folder / "studies" / "decided.yaml").write_text(study)
     for claim, status in ((untested, 0), (impossible, 1)):
         (published / "claims.yaml").write_text(json.dumps({"it-is": claim}))
-        done = work.run("scripts/decide.py", "--check", check=False)
+        done = work.parbench("decide", "--check", check=False)
         assert done.returncode == status, done.stderr
         refuted = "it-is (decided): impossible as stated (the source's own devices give at most 2"
         assert (refuted in done.stdout) == bool(status)
@@ -144,6 +144,6 @@ def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
 
 def test_a_study_without_pairs_has_nothing_to_decide(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
-    done = work.run("scripts/decide.py", check=False)
+    done = work.parbench("decide", check=False)
     assert done.returncode == 2
     assert "error: studies: decided: none has `pairs`" in done.stderr

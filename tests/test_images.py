@@ -352,14 +352,14 @@ def test_a_changed_recipe_runs_its_cells_again_and_no_other(finished):
     more = "\n%runscript\n    exec true\n"
     with edited(folder / "horovod.def", lambda text: text + more):
         assert work.jobs() == {"image": 1, "train": 2, "certificate": 1, **after}  # and a pair
-        assert "image horovod changed" in work.run("scripts/cells.py", "why", "swin.horovod").stdout
+        assert "image horovod changed" in work.parbench("why", "swin.horovod").stdout
     with edited(folder / "report.def", lambda text: text + more):
         assert work.jobs() == {"image": 1, **after}
 
 
 def test_the_command_of_a_cell_enters_its_image(finished):
     work, _ = finished
-    line = work.run("scripts/cells.py", "command", "swin.eager").stdout.strip()
+    line = work.parbench("command", "swin.eager").stdout.strip()
     path = next(work.folder.glob("results/cells/swin.eager.*/metrics.json"))
     with edited(path, lambda text: text):
         done = subprocess.run(["sh", "-c", line], cwd=work.folder, capture_output=True, text=True)

@@ -117,7 +117,7 @@ def test_what_a_strategy_lacks_there_is_said_by_the_plan(mine, tmp_path):
     (work.folder / "studies" / "mine.yaml").write_text(study)
     python = mine / "bin" / "python"
     (work.folder / "mine.yaml").write_text(f"deployment: {{python: {python}}}\nstudies: [mine]\n")
-    listed = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list").stdout
+    listed = work.parbench("cells", "--configfile", "mine.yaml").stdout
     (line,) = (line for line in listed.splitlines() if ".gpipe." in line)
     assert "has no torchgpipe: " in line
     assert "-m pip install torchgpipe" in line

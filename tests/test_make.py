@@ -97,7 +97,7 @@ def test_configuration_that_cannot_be_read_is_named(work, words, error):
 
 def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, start):
     """As by Ctrl-C or at the end of MINUTES; tests/test_kills.py has kills."""
-    told = work.run("scripts/cells.py", "list").stdout.splitlines()
+    told = work.parbench("cells").stdout.splitlines()
     short = next(line.split()[0] for line in told if line.startswith("swin.eager"))
     work.snakemake(f"results/cells/{short}/metrics.json")
     program = work.folder / "scripts/train.py"

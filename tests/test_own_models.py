@@ -294,7 +294,7 @@ def test_a_file_trains_from_its_copy_and_anew_when_it_changed(tmp_path):
     (paper / "mine.py").write_text(MINE)
     (paper / "own-study.yaml").write_text(small_study("Own", "mine: {file: mine.py}", EAGER))
     named = ("--config", f"studies=[{paper}/own-study.yaml]")
-    listed = work.run("scripts/cells.py", "--study", f"{paper}/own-study.yaml", "list").stdout
+    listed = work.parbench("cells", "--study", f"{paper}/own-study.yaml").stdout
     name = listed.split()[0]
     path = work.folder / "results/cells" / name / "metrics.json"
     work.snakemake(f"results/cells/{name}/metrics.json", *named)
@@ -305,7 +305,7 @@ def test_a_file_trains_from_its_copy_and_anew_when_it_changed(tmp_path):
     assert kept.read_text() == MINE
     assert "parbench.models.libraries.file" in metrics["environment"]["code"]
     (paper / "mine.py").write_text(MINE.replace("image_size, 4)", "image_size, 5)"))
-    listed = work.run("scripts/cells.py", "--study", f"{paper}/own-study.yaml", "list").stdout
+    listed = work.parbench("cells", "--study", f"{paper}/own-study.yaml").stdout
     assert name not in listed
     assert listed.split()[1] == "missing"
 

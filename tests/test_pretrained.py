@@ -246,5 +246,5 @@ pipeline: {strategy: pipeline, options: {chunks: 1}, hardware: cpu2}
 
 def planned(work, chosen):
     """Return the IDs of the study's cells."""
-    lines = work.run("scripts/cells.py", *chosen, "list").stdout.splitlines()
+    lines = work.parbench("cells", *chosen).stdout.splitlines()
     return [word for line in lines for word in line.split() if word.startswith("resnet18.")]

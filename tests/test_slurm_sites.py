@@ -146,7 +146,7 @@ class Run:
     def __init__(self, work, site, *parts: str, hold: bool = False):
         """Start it; ``hold``: cells wait after their first checkpoint for `stopped`."""
         self.work, self.site = work, site
-        done = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
+        done = work.parbench("cells", "--configfile", "mine.yaml", **work.variables)
         names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("swin.")]
         self.cells = {part: next(n for n in names if f".{part}." in n) for part in parts}
         for part in parts if hold else ():

@@ -58,7 +58,7 @@ def snakemake(work, *words: str, check: bool = True) -> subprocess.CompletedProc
 
 
 def cell_of(work, part: str) -> str:
-    found = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
+    found = work.parbench("cells", "--configfile", "mine.yaml", **work.variables)
     return next(line.split()[0] for line in found.stdout.splitlines() if part in line)
 
 

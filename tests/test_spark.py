@@ -124,7 +124,7 @@ def test_texts_on_a_cluster_of_two_workers(home):
         found = by_spark(trainer, folder, home, **cluster)
         assert "is not ended; make spark-down" in work.run(*up, check=False).stderr
     finally:
-        assert "the cluster is ended" in work.run("scripts/spark.py", "down").stdout
+        assert "the cluster is ended" in work.parbench("spark", "down").stdout
     assert found["predictions_sha256"] == digest(expected)
     lines = (each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"]))
     assert not [words for words in lines if address in words]

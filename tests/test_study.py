@@ -45,7 +45,7 @@ def workspace(tmp_path_factory):
 def new(workspace, *words, table="table.md", columns=COLUMNS):
     """Run `study.py new` on a table."""
     words = ["new", *words, "--table", table, "--columns", columns]
-    return workspace.run("scripts/study.py", *words, check=False)
+    return workspace.parbench("study", *words, check=False)
 
 
 def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
@@ -107,10 +107,10 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     (tmp_path / "a paper/published/claims.yaml").write_text(CLAIM)
     small = tmp_path / "a paper/theirs-cpu.yaml"
     dry = workspace.snakemake("-n", "--config", f"studies=['{small}', quickstart]").stdout
-    checked = workspace.run("scripts/study.py", "check", small).stdout
+    checked = workspace.parbench("study", "check", small).stdout
     (tmp_path / "mine.yaml").write_text(f"studies: ['{small}']\n")
     words = ["check", "theirs-cpu", "--configfile", tmp_path / "mine.yaml"]
-    assert workspace.run("scripts/study.py", *map(str, words)).stdout == checked
+    assert workspace.parbench("study", *map(str, words)).stdout == checked
     assert "line 2, resnet50 eager on 1x A100, train_seconds 56.4 min: beside eager-1" in checked
     assert "scaled: epochs 2 instead of 10" in checked
     lines = [line.strip() for line in checked.splitlines()]
@@ -134,7 +134,7 @@ def test_what_a_claim_names_must_exist(workspace, named, sentence):
     before = path.read_text()
     claim = CLAIM.replace("model: swin", named).replace("study: theirs", "study: gorantla2024")
     path.write_text(before + claim)
-    done = workspace.run("scripts/study.py", "check", "quickstart", check=False)
+    done = workspace.parbench("study", "check", "quickstart", check=False)
     path.write_text(before)
     assert sentence in done.stderr, done.stdout
 
@@ -151,7 +151,7 @@ def test_a_variant_of_a_copy_alone_may_select_published_rows(workspace, tmp_path
     assert done.returncode == 0, done.stderr
     copy = tmp_path / "f/extra-cpu.yaml"
     copy.write_text(copy.read_text().replace("horovod-2-64", "two"))
-    assert "two over" not in workspace.run("scripts/study.py", "check", copy).stderr
+    assert "two over" not in workspace.parbench("study", "check", copy).stderr
 
 
 def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):
@@ -160,7 +160,7 @@ def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):
         (tmp_path / "quickstart.yaml", "parbench has a study 'quickstart' itself; rename the file"),
         (tmp_path / "none.yaml", "no such file; name a study by the path of its .yaml file, or"),
     ):
-        done = workspace.run("scripts/study.py", "check", path, check=False)
+        done = workspace.parbench("study", "check", path, check=False)
         assert sentence in done.stderr
 
 
@@ -213,7 +213,7 @@ def test_what_the_table_does_not_say_is_said_to_be_assumed(workspace):
             assert f"# assumed: {word}" in text
             assert f"\nassumed: {word}" in done.stdout
     assert "strategy assumed" in (workspace.folder / "studies/published/bare.csv").read_text()
-    workspace.run("scripts/study.py", "check", "bare-cpu")
+    workspace.parbench("study", "check", "bare-cpu")
 
 
 def test_a_metric_that_no_cell_has_is_refused_with_the_names_of_all(workspace):

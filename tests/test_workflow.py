@@ -71,8 +71,8 @@ def test_run_ends_with_the_report_and_a_short_table(finished):
 
 def test_nothing_changed_nothing_runs(work):
     assert work.jobs() == {}
-    assert "6 cells: 6 done" in work.run("scripts/cells.py", "list").stdout
-    assert "metrics.json" in work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
+    assert "6 cells: 6 done" in work.parbench("cells").stdout
+    assert "metrics.json" in work.parbench("why", "swin.ddp.cpu2").stdout
 
 
 def test_a_result_whose_workflow_was_killed_is_taken_over(work):
@@ -148,7 +148,7 @@ def test_neither_a_touched_file_nor_a_comment_is_a_change(work):
 
 
 def test_words_that_are_no_option_are_refused_before_a_silent_run(work):
-    done = work.run("scripts/prepare.py", "studies=[six]", check=False)
+    done = work.parbench("prepare", "studies=[six]", check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: studies=[six]: neither an option of Snakemake nor a file")
 
@@ -184,7 +184,7 @@ def test_cells_of_two_seeds_run_at_once(tmp_path):
     work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
     launch = work.folder / "scripts/launch.py"
     launch.write_text(TOGETHER.format(seconds=HANG_SECONDS) + launch.read_text())
-    told = work.run("scripts/cells.py", "list").stdout.splitlines()
+    told = work.parbench("cells").stdout.splitlines()
     cells = [line.split()[0] for line in told if line.startswith("simple_cnn")]
     paths = [f"results/cells/{cell}/metrics.json" for cell in cells]
     work.snakemake("--cores", "2", *paths)

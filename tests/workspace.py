@@ -99,6 +99,10 @@ class Workspace:
             )
         return result
 
+    def parbench(self, *words: str, check: bool = True, **environment: str):
+        """Run a command of the copy."""
+        return self.run("scripts/bin/parbench", *words, check=check, **environment)
+
     def snakemake(self, *words: str, check: bool = True, **environment: str):
         """Run Snakemake in the copy."""
         return self.run("-m", "snakemake", *words, check=check, **environment)

@@ -2,7 +2,6 @@
 
 It ends a program with one sentence where nothing here can run: on another system than Linux, on an
 older Python (which reads this file, so its syntax is old), and on a Python without the packages.
-Programs leave behind the variables that a site or a user set for others.
 """
 
 import platform
@@ -19,15 +18,10 @@ if sys.hexversion < 0x030B0000:
     )
 if sys.flags.optimize > 1:
     sys.exit(
-        "error: programs of parbench print their docstrings, which PYTHONOPTIMIZE=2 and python -OO "
+        "error: commands of parbench print their docstrings, which PYTHONOPTIMIZE=2 and python -OO "
         "leave out: unset PYTHONOPTIMIZE, or call python without -OO"
     )
 
-from pathlib import Path  # noqa: E402
-
-from parbench import outside, variables  # noqa: E402
+from parbench import outside  # noqa: E402
 
 sys.excepthook = outside.report
-# A program of scripts/: libraries that it imports next read variables as they are loaded.
-if Path(getattr(sys.modules["__main__"], "__file__", None) or "").parent == variables.SCRIPTS:
-    variables.enter()

@@ -6,6 +6,7 @@ anything else, a fault of parbench, the traceback goes into a file to send.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -13,7 +14,7 @@ import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,19 +67,16 @@ class ParbenchError(Exception):
     """
 
 
-def run_main(main: Callable[[], int | None], *, tracebacks: bool = False) -> None:
+def run_main(main: Callable[[], int | None]) -> None:
     """Run a program's ``main`` and exit: 0, its own status, 1 for a fault of parbench, 2 for what a
-    user, a file or the machine caused, 130 on Ctrl-C.
-
-    ``tracebacks``: of a program whose output is a log, which keeps them.
-    """
+    user, a file or the machine caused, 130 on Ctrl-C."""
     try:
-        status = or_exit(main, tracebacks=tracebacks)
+        status = or_exit(main)
     except SystemExit as end:
         status = end.code
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:  # `cells.py list | head`: the reader has seen enough
+    except BrokenPipeError:  # `parbench cells | head`: the reader has seen enough
         status = 0
     sys.exit(_flushed(status or 0))
 
@@ -98,7 +96,19 @@ def _flushed(status: int | str) -> int | str:
     return status
 
 
-def or_exit(action: Callable[[], Value], *, tracebacks: bool = False) -> Value:
+@contextlib.contextmanager
+def with_tracebacks() -> Iterator[None]:
+    """Exit with 1 and a traceback on anything but a ParbenchError, for an output that is a log."""
+    try:
+        yield
+    except ParbenchError:
+        raise
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+
+
+def or_exit(action: Callable[[], Value]) -> Value:
     """Return what ``action`` returns, or report what it raises and exit as ``run_main`` does."""
     try:
         return action()
@@ -107,17 +117,13 @@ def or_exit(action: Callable[[], Value], *, tracebacks: bool = False) -> Value:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if tracebacks:
-            raise
         message, status = sentence(error), 2
     except MemoryError:
-        if tracebacks:
-            raise
         message, status = "memory is used up; run it where there is more", 2
     except Exception as error:
         from parbench import outside  # imports this module
 
-        if tracebacks or (isinstance(error, ImportError) and not outside.is_ours()):
+        if isinstance(error, ImportError) and not outside.is_ours():
             raise
         message, status = report(error), 1
     print(f"error: {printable(message)}", file=sys.stderr)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from parbench import cache
+from parbench import cache, variables
 from parbench.errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,11 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     """Print the exception that ends a program as Python does, or the sentence for it."""
     if isinstance(error, KeyboardInterrupt):  # while the program was loading
         return
-    text = sentence(error, ["python", *sys.argv]) if isinstance(error, ImportError) else None
+    # `parbench` looks for its checkout from the working folder upwards.
+    is_command = Path(sys.argv[0]).resolve() == variables.PROGRAM
+    is_inside = is_command and Path.cwd().is_relative_to(ROOT)
+    command = ["parbench", *sys.argv[1:]] if is_inside else ["python", *sys.argv]
+    text = sentence(error, command) if isinstance(error, ImportError) else None
     if text is None:
         sys.__excepthook__(kind, error, trace)
     else:

@@ -1,6 +1,6 @@
 """The environment variables that a user or a site may have set for other programs.
 
-Standard library only, since every program of scripts/ imports it first.
+Standard library only, since every command imports it first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
+PROGRAM = SCRIPTS / "bin" / "parbench"  # runs a command: python PROGRAM COMMAND ...
 
 # What would steer a program that parbench starts. docs/slurm-admin.md lists them for users.
 DROPPED = frozenset(
@@ -126,7 +127,7 @@ def past_proxy(variables: MutableMapping[str, str], *addresses: str) -> None:
 def enter() -> None:
     """Clean this process's own variables, before a library reads them, and its module path.
 
-    Called when a program of scripts/ or the workflow begins. What the terminal cannot show becomes
+    Called when a command or the workflow begins. What the terminal cannot show becomes
     a question mark.
     """
     for stream in (sys.stdout, sys.stderr):

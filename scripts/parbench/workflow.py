@@ -297,7 +297,7 @@ class WorkflowRun:
     @property
     def inside_report_image(self) -> str:
         """The command prefix for programs that make tables and report; empty on the host."""
-        run = "python scripts/images.py run report --plan results/plan/images.json --"
+        run = "python scripts/bin/parbench images run report --plan results/plan/images.json --"
         return run if self.deployment.in_images else ""
 
     def certificates(self, wildcards: Any) -> list[str]:
@@ -458,7 +458,7 @@ class WorkflowRun:
         Snakemake has nothing to do and does not call this."""
         tables = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
         if any(map(self._is_new, tables)) and os.environ.get("PARBENCH_CLOSING") != "make":
-            subprocess.run([sys.executable, "scripts/closing.py"], check=False)
+            subprocess.run([sys.executable, "scripts/bin/parbench", "closing"], check=False)
 
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done.

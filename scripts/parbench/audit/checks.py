@@ -7,13 +7,13 @@ columns it needs and how each check works.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import operator
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from parbench.audit import arithmetic, printed_table, score_rules
 from parbench.audit.arithmetic import (
@@ -25,7 +25,6 @@ from parbench.audit.arithmetic import (
     against,
 )
 from parbench.errors import ParbenchError
-from parbench.files import user_path
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published
 from parbench.plan.selection import Configuration, contrasted
@@ -207,40 +206,22 @@ def show(found: Iterable[Contradiction]) -> str:
     return "\n".join(parts)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "file", type=user_path, help="published values, one a row; with --columns any table"
-    )
-    parser.add_argument(
-        "--columns",
-        help="of a table as printed (Markdown, plain text, CSV): what is read of it, such as "
-        '"Model=model, GPUs=devices, img/s=samples_per_second"',
-    )
-    parser.add_argument(
-        "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
-    )
-    parser.add_argument("--classes", type=int, default=DatasetAssumptions.classes)
-    parser.add_argument("--train-samples", type=int, default=DatasetAssumptions.train_samples)
-    parser.add_argument(
-        "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
-    )
-    options = parser.parse_args(arguments)
-    if options.classes < 2 or options.train_samples < 1:
-        raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
-    assumptions = DatasetAssumptions(options.classes, options.train_samples, not options.unbalanced)
-    if options.given and not options.columns:
+def audit(
+    file: Path,
+    assumptions: DatasetAssumptions,
+    columns: str | None = None,
+    given: str | None = None,
+) -> None:
+    """Print the findings about the numbers in ``file``: published values, one a row or, with the
+    meaning of its ``columns`` and what none of them states (``given``), a table as printed."""
+    if given and not columns:
         raise ParbenchError("--given belongs to --columns; add it, or leave this out")
-    if options.columns:
-        words = (
-            printed_table.mapped(options.columns),
-            printed_table.mapped(options.given or "", "--given"),
-        )
-        printed = printed_table.read(options.file, *words)
+    if columns:
+        words = printed_table.mapped(columns), printed_table.mapped(given or "", "--given")
+        printed = printed_table.read(file, *words)
     else:
-        printed = printed_table.Printed(published.rows(options.file))
-    rows, path = printed.rows, options.file.with_name("claims.yaml")
+        printed = printed_table.Printed(published.rows(file))
+    rows, path = printed.rows, file.with_name("claims.yaml")
     found = findings(rows, published.claims(path) if path.is_file() else {}, assumptions)
     if found:
         print(show(found))
@@ -252,6 +233,6 @@ def main(arguments: list[str] | None = None) -> None:
     for note in printed.notes:
         print(note)
     print(
-        f"Taken for granted: {assumptions.classes} classes, {assumptions.train_samples:,} training "
+        f"Taken for assumptions: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         f"samples, a test set that is {balance}"
     )

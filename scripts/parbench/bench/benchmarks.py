@@ -7,8 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,13 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
+from parbench import git, machine
 from parbench.bench import known_pairs
-from parbench.bench.timing import BenchRow, ratio, seconds, take_turns
+from parbench.bench.timing import BenchRow, line, ratio, seconds, take_turns
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
-from parbench.files import read_json
+from parbench.files import read_json, write_json
 from parbench.runs import records
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,7 +125,7 @@ class TimedCells:
         (cell,) = self.folder.glob(f"results/cells/*.{strategy}.*/cell.json")
         out = cell.with_name("metrics.json")
         arguments = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
-        run([sys.executable, "scripts/launch.py", *arguments], self.folder)
+        run([sys.executable, "scripts/bin/parbench", "launch", *arguments], self.folder)
         return read_json(out)["startup_seconds"]
 
 
@@ -195,7 +197,7 @@ def restarts(context: Context, study: dict) -> Iterator[records.PairRun]:
     for cell in tqdm(cells, unit="restart", disable=not sys.stderr.isatty()):
         out = cell / "metrics.json"
         arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
-        run([sys.executable, "scripts/launch.py", *arguments], folder)
+        run([sys.executable, "scripts/bin/parbench", "launch", *arguments], folder)
         measured = records.read(out)
         assert isinstance(measured, records.PairRun)
         yield measured
@@ -234,3 +236,47 @@ BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
     "cells5000": cells5000,
     "cells20000": cells20000,
 }
+
+
+def measure(names: Sequence[str], turns: int | None, against: Path | None, out: Path) -> None:
+    """Run the benchmarks ``names``, by default all, print their rows and write them to ``out``.
+
+    ``turns``: pairs of turns, or restarts; ``against``: another checkout, which takes its turns.
+    Raises ParbenchError.
+    """
+    if unknown := set(names) - set(BENCHMARKS):
+        known = ", ".join(BENCHMARKS)
+        raise ParbenchError(f"unknown benchmark {min(unknown)!r}; there are {known}")
+    if turns is not None and turns < 1:
+        raise ParbenchError(f"--pairs {turns}: at least 1 is needed")
+    checkouts = {"this": ROOT}
+    if against is not None:
+        if not (against / "Snakefile").is_file():
+            raise ParbenchError(f"--against {against}: no checkout of parbench")
+        checkouts["the other"] = against.absolute()
+    result = {
+        "schema_version": 5,
+        "checkouts": {name: _commit(path) for name, path in checkouts.items()},
+        "machine": machine.describe(),
+        "load": {},
+        "rows": [],
+    }
+    for name in names or BENCHMARKS:
+        print(f"{name}: {BENCHMARKS[name].__doc__}", flush=True)
+        load_before = os.getloadavg()
+        with tempfile.TemporaryDirectory(prefix="parbench-bench-") as folder:
+            count = turns or (4 if name == "pairs" else 10)
+            rows = BENCHMARKS[name](Context(Path(folder), checkouts, count))
+        result["load"][name] = [load_before, os.getloadavg()]
+        result["rows"] += [row.result() for row in rows]
+        print(*map(line, rows), sep="\n", flush=True)
+        write_json(out, result)  # after each benchmark: the run may be stopped
+    print(out)
+
+
+def _commit(checkout: Path) -> str:
+    """Return the commit, with ``-dirty`` if files were changed; empty without git."""
+    try:
+        return git.run(checkout, "describe", "--always", "--dirty", "--abbrev=40")
+    except ParbenchError:
+        return ""

@@ -6,7 +6,6 @@ Thousands of comparisons are simulated with that noise and a known effect.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -17,9 +16,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from parbench.arguments import duration
 from parbench.errors import ParbenchError
-from parbench.files import user_path
 from parbench.runs import records
 from parbench.runs.records import PairRun
 from parbench.verdicts.pairs import EQUAL, Restart, restart
@@ -160,21 +157,19 @@ def lines(rows: Iterable[Simulated]) -> list[str]:
     return text
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    help_text = f"metrics.json of A/A pairs (those in {CELLS})"
-    parser.add_argument("files", nargs="*", type=user_path, help=help_text)
-    parser.add_argument("--seconds", type=duration, help="what a restart takes (as measured)")
-    arguments = parser.parse_args()
-    restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))
+def show(files: Sequence[Path], seconds: float | None) -> None:
+    """Print the table by the A/A pairs in ``files``, by default those in results/cells.
+
+    ``seconds``: what a restart takes, as measured if None. Raises ParbenchError.
+    """
+    restarts = read(files or sorted(CELLS.glob("*/metrics.json")))
     if len(restarts) < FEWEST:
         raise ParbenchError(
             f"{len(restarts)} of at least {FEWEST} restarts of A/A pairs in "
-            f"{'the files named' if arguments.files else CELLS}; `snakemake` measures some, with a "
+            f"{'the files named' if files else CELLS}; `snakemake` measures some, with a "
             "study in config.yaml that has a pair of two equal sides"
         )
-    seconds = arguments.seconds or statistics.median(each.seconds for each in restarts)
+    seconds = seconds or statistics.median(each.seconds for each in restarts)
     if seconds < 1:
         raise ParbenchError(f"a restart of {seconds:g} s: at least 1 s is needed (--seconds)")
     print(f"{RUNS:,} simulated comparisons of each kind, by {len(restarts)} restarts of A/A pairs,")

@@ -89,7 +89,10 @@ def inside(
         Path(ensure(wanted, settings)["path"]),
         words,
         binds=work_folders(),
-        variables={"MPLCONFIGDIR": "/tmp/matplotlib"},  # noqa: S108  (the image's own)
+        variables={
+            "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108  (the image's own)
+            "PYTHONPATH": str(ROOT / "scripts"),  # for `python -m parbench`
+        },
         temporary=temporary,
         folder=Path.cwd(),
     )

@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
 HOROVOD_NEEDS = {"compiler": "a C++ compiler", "make": "make", "headers": "Python's headers"}
 STARTUP = Path(__file__).with_name("startup.py")
+FINDER = Path(__file__).with_name("finder")
 # What a machine has for which `make bundle ARGS=--bare` writes an archive, and the archive's mark.
 BARE = ("torch", "torchvision", "numpy", "pandas", "matplotlib")
 BARE_MARK = "bare"
@@ -90,21 +91,26 @@ def ensure(stack: str) -> Path:
         with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
             if not is_whole(folder):
                 _set_up(folder, stack)
-    _add_startup(folder)
+    _add_ours(folder)
     return folder
 
 
-def _add_startup(folder: Path) -> None:
-    """Put a copy of startup.py into an environment, and the line that runs it, unless it has it."""
-    contents = {"parbench_startup.py": STARTUP.read_text("utf-8")}
-    contents["parbench_startup.pth"] = "import parbench_startup\n"
+def _add_ours(folder: Path) -> None:
+    """Put copies of our files into an environment, unless it has them: startup.py with the line
+    that runs it, and the program `parbench`."""
     for place in folder.glob("lib/python*/site-packages"):
-        for name, content in contents.items():
-            path = place / name
-            if not path.is_file() or path.read_text("utf-8") != content:
-                # An environment that others made and that this user may only read works without.
-                with contextlib.suppress(OSError):
-                    write_atomically(path, content)
+        _copy(STARTUP.read_text("utf-8"), place / "parbench_startup.py")
+        _copy("import parbench_startup\n", place / "parbench_startup.pth")
+    _copy(FINDER.read_text("utf-8"), folder / "bin" / "parbench", executable=True)
+
+
+def _copy(content: str, path: Path, *, executable: bool = False) -> None:
+    is_same = path.is_file() and path.read_text("utf-8") == content
+    if not is_same or (executable and not os.access(path, os.X_OK)):
+        # An environment that others made and that this user may only read works without.
+        with contextlib.suppress(OSError):
+            write_atomically(path, content)
+            path.chmod(path.stat().st_mode | 0o111 * executable)
 
 
 def _set_up(folder: Path, stack: str) -> None:

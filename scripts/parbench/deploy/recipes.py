@@ -148,3 +148,11 @@ def _meaning(recipe: str) -> str:
     """Return a recipe without comment lines, blank lines and trailing blanks."""
     lines = (line.rstrip() for line in recipe.splitlines())
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+
+
+def described(one: Image) -> str:
+    """Return a line about an image: its size, digest and path if it exists."""
+    if facts := one.facts:
+        size = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
+        return f"{one.label:<36} {size:<36} {one.path}"
+    return f"{one.label:<36} missing"

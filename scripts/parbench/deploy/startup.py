@@ -1,4 +1,4 @@
-"""What Snakemake and programs of scripts/ need before they read a file of parbench.
+"""What Snakemake needs before it reads a file of parbench.
 
 Copied into the host's environment, where Python runs it as it starts: Snakemake loads its plugins
 and makes a folder in the user's cache before any file of parbench could act. Standard library only.
@@ -38,21 +38,11 @@ def find_cache() -> None:
         )
 
 
-def find_modules() -> None:
-    """Put the folder of a program of scripts/ on the module path, despite PYTHONSAFEPATH."""
-    program = next((word for word in sys.orig_argv[1:] if word.endswith(".py")), "")
-    folder = os.path.dirname(os.path.abspath(program))
-    if os.path.isfile(os.path.join(folder, "parbench", "__init__.py")):
-        sys.path.insert(0, folder)
-
-
 def print_message(text: str) -> None:
     """Print a message on standard error."""
     print(f"parbench: {text}", file=sys.stderr, flush=True)
 
 
-if sys.flags.safe_path:
-    find_modules()
 # `snakemake`, also by its path, or `python -m snakemake`.
 if "snakemake" in {os.path.basename(word) for word in sys.orig_argv[1:4]}:
     leave_foreign_packages()

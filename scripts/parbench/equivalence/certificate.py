@@ -1,12 +1,11 @@
 """Make certificates of equivalence, and look up whether a cell is certified.
 
-As a program: runs scripts/equivalence.py for what the cells of studies use, in the image that they
+``make`` runs `parbench certify` for what the cells of studies use, in the image that they
 run in, or takes the certificate from the cache if code, software and machine are the same.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from parbench import (
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
+from parbench.variables import PROGRAM
 
 if TYPE_CHECKING:
     from parbench.runs.records import Trained
@@ -172,14 +172,14 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
     if not cached.exists():
         program = [python or sys.executable]
         if (image := image_of(place)) is not None:
-            program = [sys.executable, "scripts/images.py", "run", image]
+            program = [sys.executable, str(PROGRAM), "images", "run", image]
             program += ["--plan", "results/plan/images.json", "--", "python"]
-        command = [*program, "scripts/equivalence.py", "--plan", *map(str, plans)]
+        command = [*program, str(PROGRAM), "certify", "--plan", *map(str, plans)]
         command += ["--place", place, "--out", str(out)]
         process = subprocess.run(command, env=environment, check=False)
         if process.returncode:
             raise ParbenchError(
-                f"{out}: scripts/equivalence.py ended with status {process.returncode}; see above"
+                f"{out}: `parbench certify` ended with status {process.returncode}; see above"
             )
         certificate = read(out)
         # Not cached if there are reasons: try a killed rank again.
@@ -309,14 +309,3 @@ def error_text(row: Mapping) -> str:
         return f"{row['reason']} ({where})"
     amount = "without bound" if row["error"] is None else f"by {shown(row['error'])}"
     return f"{row['quantity']} differs {amount} from eager's, bound {shown(row['bound'])} ({where})"
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plan", type=Path, nargs="+", required=True)
-    parser.add_argument("--place", required=True, help=f"an image's label, {HOST}, or python-...")
-    parser.add_argument("--python", help="path of a Python of the user's own")
-    parser.add_argument("--out", type=Path, required=True, help="certificate to write")
-    arguments = parser.parse_args()
-    make(arguments.plan, arguments.place, arguments.out, arguments.python)

@@ -1,6 +1,6 @@
 """Prove that strategies compute the same thing: each against eager training, on one batch.
 
-    python scripts/equivalence.py --model resnet18 --out certificate.json
+    parbench certify --model resnet18 --out certificate.json
 
 The batch has an uneven tail; the first step's gradients, three steps' losses and the weights after
 them are compared. The steps are those of the training loop itself, in real processes of the
@@ -10,13 +10,12 @@ strategy's own launcher. Each strategy file states which options to certify on h
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,18 +41,19 @@ from parbench.launch import outcome, ranks
 from parbench.measure import provenance
 from parbench.software import Software
 from parbench.training import launched
+from parbench.variables import PROGRAM
 
 LIMIT_SECONDS = 600  # for all ranks of one launch together
-PROGRAM = provenance.SCRIPTS / "equivalence.py"
+RANK = (str(PROGRAM), "trials")
 
 # ---------------------------------------------------------------- all trials, in their processes
 
 
-def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
+def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[dict]:
     """Run the trials ``todo`` and return the rows of a certificate, in the same order.
 
     What differs is tried again with another batch where rounding alone may be why (BATCHES).
-    ``program``: the script that ranks run; a test passes a faulty one.
+    ``program``: what ranks run; a test passes a faulty one.
     """
     rows = [list(_rows(trial, result)) for trial, result in _tried(todo, program)]
     for batch in range(2, max(trials.BATCHES.values()) + 1):
@@ -71,7 +71,7 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
     return [row for group in rows for row in group]
 
 
-def _tried(todo: list[Trial], program: Path) -> list[tuple[Trial, dict | str]]:
+def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, dict | str]]:
     """Run the trials ``todo``; return each with its errors by quantity, or why it failed."""
     results: dict[int, dict | str] = {}
     unlaunched, indices_by_place = [], {}
@@ -110,12 +110,12 @@ def _tried(todo: list[Trial], program: Path) -> list[tuple[Trial, dict | str]]:
     return [(trial, results[index]) for index, trial in enumerate(todo)]
 
 
-def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
+def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[dict | str]:
     """Launch ranks of ``program`` to run ``todo``; return each trial's errors, or why it failed."""
     state = Path(tempfile.mkdtemp(dir=work))
     out, log = state / "out.json", state / "log.txt"
     files.write_json(work / "todo.json", [trial.json() for trial in todo])
-    command = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
+    command = [sys.executable, *program, "--work", str(work), "--out", str(out)]
     count = strategies.of(todo[0].cell).ranks_per_node
     # There may be more ranks than cores; they need not be fast.
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
@@ -224,39 +224,39 @@ def _check_place(place: str) -> None:
         )
 
 
-def main() -> int:
-    """Run the command line; return 1 if, without --plan, something differs from eager."""
-    all_models = models.names()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    selection = parser.add_mutually_exclusive_group()
-    selection.add_argument("--model", action="append", choices=all_models, help="default: all")
-    selection.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
-    parser.add_argument("--place", default=certificate.HOST, help="label of the image it runs in")
-    parser.add_argument("--out", type=Path, help="certificate to write")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # only in a trial's ranks
-    arguments = parser.parse_args()
-    _check_place(arguments.place)
-    if arguments.work is not None:
-        launched.begin()
-        todo = [Trial.read(entry) for entry in files.read_json(arguments.work / "todo.json")]
-        trials.run_trials(todo, arguments.work, arguments.out)
-        return 0
-    if arguments.plan is not None:
-        todo = of_plans(arguments.plan, arguments.place)
-    else:
-        missing = Software().without_text()
-        runnable = [name for name in all_models if not (missing and models.vocabulary(name))]
-        if runnable != all_models and not arguments.model:
-            print(f"models of texts are left out: {missing}", file=sys.stderr)
-        todo = whole_matrix(arguments.model or runnable)
+def run_rank(work: Path, out: Path) -> None:
+    """Run the trials that ``_launched`` wrote into ``work``, as one of their ranks."""
+    launched.begin()
+    todo = [Trial.read(entry) for entry in files.read_json(work / "todo.json")]
+    trials.run_trials(todo, work, out)
+
+
+def certify_models(chosen: Sequence[str] | None, out: Path | None, place: str) -> int:
+    """Certify all strategies for the ``chosen`` models, by default those whose packages are here;
+    print the result, write it to ``out``, and return how many quantities differ."""
+    _check_place(place)
+    if not chosen:
+        lacking = Software().without_text()
+        chosen = [name for name in models.names() if not (lacking and models.vocabulary(name))]
+        if chosen != models.names():
+            print(f"models of texts are left out: {lacking}", file=sys.stderr)
+    return _certified(whole_matrix(list(chosen)), out, place)
+
+
+def certify_plans(plans: Sequence[Path], out: Path | None, place: str) -> int:
+    """Certify what the cells of ``plans`` that run in ``place`` use; as ``certify_models``."""
+    _check_place(place)
+    return _certified(of_plans(plans, place), out, place)
+
+
+def _certified(todo: list[Trial], out: Path | None, place: str) -> int:
     rows = certify(todo)
     print(shown(rows))
     differing = sum(row["verdict"] == DIFFERS for row in rows)
-    if arguments.out is not None:
+    if out is not None:
         environment = {"python": sys.version.split()[0], "packages": packages.installed()}
         environment["machine"] = machine.describe()
-        content = certificate.write(arguments.out, arguments.place, environment, rows)
+        content = certificate.write(out, place, environment, rows)
         summary = f"{len(rows)} quantities compared with eager training's, {differing} differ"
-        print(f"{arguments.out}: {summary}; digest {content['digest']}")
-    # With --plan the report shows it: a strategy may be meant to differ.
-    return int(differing > 0 and arguments.plan is None)
+        print(f"{out}: {summary}; digest {content['digest']}")
+    return differing

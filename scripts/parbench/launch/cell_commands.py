@@ -20,9 +20,8 @@ from parbench.launch.devices import LockedDevices
 from parbench.launch.ranks import Program
 from parbench.launch.slurm_job import Job
 from parbench.training.launched import place
-from parbench.variables import STEADY, clean
+from parbench.variables import PROGRAM, STEADY, clean
 
-SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs
 INFINIBAND = Path("/dev/infiniband")
 OURS_MIB = 256  # of a Slurm job's memory on each node, for Snakemake and the launcher
 
@@ -54,7 +53,7 @@ class Task:
 
     def typed(self) -> str:
         """Return the command that runs it, ready to paste."""
-        command = [sys.executable, _shown(SCRIPTS / "launch.py"), "--cell", str(self.cell_path)]
+        command = [sys.executable, _shown(PROGRAM), "launch", "--cell", str(self.cell_path)]
         command += ["--data", str(self.data), "--out", str(self.out), "--log", str(self.log)]
         return shlex.join(command)
 
@@ -75,10 +74,9 @@ def programs(
     ``variables``: added to the environment of all ranks; ``state``: the side's folder.
     """
     cell, is_pair = task.cell.sides[number], len(task.cell.sides) > 1
-    program = "turns.py" if is_pair else "train.py"
     python = cell.run.python
     interpreter = apptainer.PYTHON if image else python or sys.executable
-    command = [interpreter, _shown(SCRIPTS / program)]
+    command = [interpreter, _shown(PROGRAM), "turns" if is_pair else "train"]
     command += ["--cell", str(task.cell_path), "--data", str(task.data)]
     command += ["--side", str(number)] if is_pair else ["--out", str(task.out)]
     added, prefix = {**_variables(cell, locked), **variables}, ""
@@ -124,7 +122,7 @@ def programs(
 def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
     """Return the srun command that starts all ranks of ``cell``, one task per rank.
 
-    Each task runs scripts/rank.py, which reads its command and variables from a file.
+    Each task runs `parbench rank`, which reads its command and variables from a file.
     """
     nodes = cell.hardware.nodes
     cpus = max(1, job.cpus_per_task // per_node)
@@ -140,7 +138,7 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
     command += [f"--mem={job.memory_mib - ours}M" if ours else "--mem=0"]
     # Beside the job's batch step; the first rank to fail ends all others.
     command += ["--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
-    return [*command, sys.executable, str(SCRIPTS / "rank.py")]
+    return [*command, sys.executable, str(PROGRAM), "rank"]
 
 
 def _cores_on(job: Job, number: int, locked: LockedDevices, cell: Cell) -> str:

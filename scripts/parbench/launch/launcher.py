@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -367,16 +366,12 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
 # ---------------------------------------------------------------- the program
 
 
-def main() -> int:
-    """Parse the command line and train the cell."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cell", type=Path, required=True, help="cell.json")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
-    parser.add_argument("--out", type=Path, required=True, help="metrics.json to write")
-    parser.add_argument("--log", type=Path, help="default: log.txt beside metrics.json")
-    arguments = parser.parse_args()
-    log = arguments.log or arguments.out.with_name("log.txt")
-    task = Task(cells.read(arguments.cell), arguments.cell, arguments.data, arguments.out, log)
+def launch(cell_path: Path, data: Path, out: Path, log: Path) -> int:
+    """Train the cell in ``cell_path`` on the dataset in ``data``; return the status of its job.
+
+    Its metrics.json is ``out``. Raises ParbenchError.
+    """
+    task = Task(cells.read(cell_path), cell_path, data, out, log)
     job, stop, begun = slurm_job.current(), Stop(), time.time()
     if task.nodes > 1 and (job is None or len(job.nodes) != task.nodes):
         actual = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"

@@ -151,6 +151,15 @@ def plan(
     return result
 
 
+def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> Plan:
+    """Return the plan of config.yaml and what is laid over it: ``configfiles``, then ``studies`` in
+    place of its own. Raises ParbenchError, also outside the project's folder."""
+    places.require_root("parbench")
+    changes = {"studies": list(studies)} if studies else {}
+    config = config_files.read(configfiles, changes)
+    return plan(config, config.resolved_deployment(), configfiles)
+
+
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 

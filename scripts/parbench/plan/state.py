@@ -169,7 +169,7 @@ def find(name: str, plan: Plan) -> str:
         raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {listing}")
     raise ParbenchError(
         f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)}; "
-        "`python scripts/cells.py list` prints all"
+        "`parbench cells` prints all"
     )
 
 

@@ -7,11 +7,11 @@ and each cell's run are actions. See docs/evidence.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from rocrate.rocrate import ROCrate
 from parbench.data import saved_weights
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
+from parbench.files import make_folder, read_record, rename_durably, sha256_file
 from parbench.plan import config_files, expansion, places, state
 from parbench.runs import records
 from parbench.runs.parts import Environment
@@ -55,13 +55,13 @@ def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
     if not cells:
         raise ParbenchError(f"studies: {names}: nothing of them runs here, so nothing can be told")
     states = {cell: state.state(cell, plan) for cell in cells}
-    lacking = [
+    why_unavailable = [
         f"{cell}: {reasons[0]}" for cell, (word, reasons) in states.items() if word != "done"
     ]
-    if lacking:
+    if why_unavailable:
         raise ParbenchError(
-            f"{len(lacking)} of {len(cells)} cells have no result, or a stale one, such as "
-            f"{lacking[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
+            f"{len(why_unavailable)} of {len(cells)} cells have no result, or a stale one, such as "
+            f"{why_unavailable[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
         )
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run.finished for run in runs.values()))
@@ -150,7 +150,7 @@ class Crate:
                 {item for packages in installed for item in packages.items()}
             )
         ]
-        launcher = self.file(Path("scripts/launch.py"), "SoftwareSourceCode")
+        launcher = self.file(Path("scripts/bin/parbench"), "SoftwareSourceCode")
         launcher["softwareRequirements"] = software
         properties = {"name": "parbench", "sha256": sha256_file("Snakefile"), "hasPart": launcher}
         main = _added(
@@ -246,28 +246,28 @@ def _version(environment: Environment) -> str | None:
     return environment.git_commit and environment.git_commit + changed
 
 
-def main() -> None:
-    """Write the crate."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="as of the report"
+def write(
+    out: Path,
+    configfiles: Sequence[Path],
+    settings: Sequence[str],
+    agent: str | None,
+    license_address: str | None,
+) -> None:
+    """Write the crate of the run of ``configfiles`` and ``settings`` (key=value) to ``out``.
+
+    ``agent``: the name of who ran it; ``license_address``: parbench's own if None. Raises
+    ParbenchError.
+    """
+    if out.exists():
+        raise ParbenchError(f"{out}: is there already; move or delete it, or say --out")
+    changes = config_files.parse_changes(settings)
+    config = config_files.read(configfiles, changes)
+    why_unavailable = expansion.unavailable_as_planned(config.studies)
+    plan = expansion.plan(
+        config, config.resolved_deployment(), configfiles, changes, why_unavailable
     )
-    parser.add_argument("--config", nargs="+", default=[], help="key=value, as of the report")
-    parser.add_argument(
-        "--out", type=user_path, default=Path("crate"), help="a folder, or <name>.zip"
-    )
-    parser.add_argument("--agent", help="the name of who ran it; by default nobody is named")
-    parser.add_argument("--license", default=LICENSE, help="its address; by default parbench's own")
-    arguments = parser.parse_args()
-    if arguments.out.exists():
-        raise ParbenchError(f"{arguments.out}: is there already; move or delete it, or say --out")
-    changes = config_files.parse_changes(arguments.config)
-    config = config_files.read(arguments.configfile, changes)
-    lacking = expansion.unavailable_as_planned(config.studies)
-    deployment = config.resolved_deployment()
-    plan = expansion.plan(config, deployment, arguments.configfile, changes, lacking)
     crate = Crate(plan, finished(plan))
-    crate.describe(arguments.license)
-    crate.add_actions(inputs(plan, config.stack, arguments.configfile), arguments.agent)
-    crate.write(arguments.out)
-    print(f"{arguments.out}  {len(crate.runs)} cells")
+    crate.describe(license_address or LICENSE)
+    crate.add_actions(inputs(plan, config.stack, configfiles), agent)
+    crate.write(out)
+    print(f"{out}  {len(crate.runs)} cells")

@@ -1,19 +1,18 @@
 """Make the report: plans, tables and metrics -> report.json -> an HTML file and a PDF.
 
-``collect`` formats every number and draws every figure, once; ``html`` and ``pdf`` only lay out
+``collect`` formats every number and draws every figure, once; render.py only lays out
 report.json, so that they cannot differ. No byte depends on when or on which machine they run.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from parbench.equivalence.certificate import Certificates
-from parbench.files import read_record, write_atomically, write_json
-from parbench.reporting import certificates, claim_tables, in_turns, panels, render, sections
+from parbench.files import write_json
+from parbench.reporting import certificates, claim_tables, in_turns, panels, sections
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import listed
@@ -71,41 +70,17 @@ def timestamp(studies: list[StudyResults]) -> int:
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
 
-def arguments(argv: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    gather = commands.add_parser("collect", help="plans, tables and metrics -> report.json")
-    gather.add_argument("--plan", type=Path, nargs="+", required=True)
-    gather.add_argument("--table", type=Path, nargs="+", required=True)
-    gather.add_argument("--cells", type=Path, required=True, help="results/cells")
-    gather.add_argument("--certificate", type=Path, nargs="*", help="of equivalence")
-    gather.add_argument(
-        "--claims", type=Path, nargs="+", default=[], help="default: none is judged"
-    )
-    gather.add_argument("--published", type=Path, nargs="*", help="CSV files of published values")
-    gather.add_argument("--unfinished", action="store_true", help="the run stopped before its end")
-    gather.add_argument("--out", type=Path, required=True)
-    for name in ("html", "pdf"):
-        command = commands.add_parser(name, help=f"report.json -> {name.upper()}")
-        command.add_argument("--data", type=Path, required=True, help="results/report.json")
-        command.add_argument("--out", type=Path, required=True)
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Run one of the three steps."""
-    options = arguments(argv)
-    if options.command == "collect":
-        inputs = (options.plan, options.table, options.cells, options.certificate)
-        data = collect(*inputs, options.claims, options.published, options.unfinished)
-        write_json(options.out.with_name("claims.json"), data.pop("judged"))
-        write_json(options.out, data)
-    elif options.command == "html":
-        write_atomically(
-            options.out, render.render_html(read_record(options.data, "title", "studies"))
-        )
-    else:
-        write_atomically(
-            options.out, render.render_pdf(read_record(options.data, "title", "studies"))
-        )
+def write(
+    out: Path,
+    plans: list[Path],
+    tables: list[Path],
+    cells: Path,
+    certified: list[Path] | None = None,
+    claimed: Sequence[Path] = (),
+    published: list[Path] | None = None,
+    unfinished: bool = False,
+) -> None:
+    """Write ``collect`` of the same arguments to ``out``, and its claims.json beside it."""
+    data = collect(plans, tables, cells, certified, claimed, published, unfinished)
+    write_json(out.with_name("claims.json"), data.pop("judged"))
+    write_json(out, data)

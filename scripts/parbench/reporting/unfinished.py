@@ -21,6 +21,7 @@ from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.plan.study_plan import FailedCell, PairGroup, PlannedGroup
 from parbench.printable import printable
+from parbench.variables import PROGRAM
 from parbench.verdicts.incomplete import cut
 
 REPORT = Path("reports/unfinished.html")
@@ -56,7 +57,7 @@ def write(plan: Plan, failed: Collection[str], inside: str, what: str) -> None:
 
 
 def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
-    python, plans, tables = [*shlex.split(inside), "python"], [], []
+    parbench, plans, tables = [*shlex.split(inside), "python", PROGRAM], [], []
     shared_options = ["--cells", CELLS]
     shared_options += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
@@ -66,11 +67,11 @@ def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
         shown = cut(study, done_cells, functools.partial(_lost, failed))
         write_json(plans[-1], shown.stated())
         options = ["--published", *places.published_files(), "--out", tables[-1]]
-        _run(*python, "scripts/tables.py", "--plan", plans[-1], *shared_options, *options)
+        _run(*parbench, "tables", "--plan", plans[-1], *shared_options, *options)
     options = ["--unfinished", "--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
     options += ["--claims", *places.claims_files(), "--published", *places.published_files()]
-    _run(*python, "scripts/report.py", "collect", *options)
-    _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
+    _run(*parbench, "collect", *options)
+    _run(*parbench, "render", "html", "--data", DATA, "--out", REPORT)
 
 
 def _run(*words: str | Path) -> None:

@@ -7,7 +7,6 @@ have threads that keep working while idle.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import itertools
@@ -24,6 +23,7 @@ import torch
 
 from parbench.cell import Pair
 from parbench.cell import read as read_cell
+from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.measure import clocks, load
 from parbench.strategies._base import Strategy
@@ -151,17 +151,13 @@ def training_steps(run: Run) -> Callable[[], int]:
     return step
 
 
-def main() -> None:
-    """Parse the command line of one rank and run it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cell", type=Path, required=True, help="cell.json of a pair")
-    parser.add_argument("--side", type=int, required=True, help="which of its sides, from 0")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
-    arguments = parser.parse_args()
+def run_rank(cell_path: Path, side: int, data: Path) -> None:
+    """Run one rank of the side number ``side`` of the pair in ``cell_path``, on the dataset in
+    ``data``. Raises ParbenchError if there is no such side."""
     launched.begin()
-    pair = read_cell(arguments.cell)
-    if not 0 <= arguments.side < len(pair.sides):
-        parser.error(f"--side {arguments.side}: {arguments.cell} has {len(pair.sides)}, from 0")
-    with rank_of(pair.sides[arguments.side]) as (strategy, heartbeat):
+    pair = read_cell(cell_path)
+    if not 0 <= side < len(pair.sides):
+        raise ParbenchError(f"--side {side}: {cell_path} has {len(pair.sides)}, from 0")
+    with rank_of(pair.sides[side]) as (strategy, heartbeat):
         module = importlib.import_module(f"parbench.training.{strategy.TURNS}")
-        module.take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)
+        module.take_turns(pair, side, data, strategy, heartbeat)

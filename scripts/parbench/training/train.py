@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from pathlib import Path
@@ -167,15 +166,11 @@ def _tokens(run: Run, seconds: float) -> dict:
     return {"tokens": counts}
 
 
-def main() -> None:
-    """Parse the command line of one rank and run it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cell", type=Path, required=True, help="cell.json")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
-    parser.add_argument("--out", type=Path, required=True, help="metrics.json to write")
-    arguments = parser.parse_args()
+def run_rank(cell_path: Path, data: Path, out: Path) -> None:
+    """Run one rank of the cell in ``cell_path`` on the dataset in ``data``; rank 0 writes ``out``,
+    a metrics.json."""
     launched.begin()
-    cell = read_cell(arguments.cell)
+    cell = read_cell(cell_path)
     work = train if cell.trained_by is None else infer
     with rank_of(cell) as (strategy, heartbeat):
-        work(cell, arguments.data, arguments.out, strategy, heartbeat)
+        work(cell, data, out, strategy, heartbeat)

@@ -1,6 +1,6 @@
 """results/claims.json: every claim, part and comparison with its verdict, as numbers and words.
 
-rules/schemas/judged.schema.yaml describes every key. The terminal (scripts/claims.py) and JUnit
+rules/schemas/judged.schema.yaml describes every key. The terminal (`parbench claims`) and JUnit
 read it; the report's pages are made from the same records.
 """
 
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 
+from parbench import by_schema
+from parbench.errors import ParbenchError
+from parbench.files import read_record
 from parbench.plan.published import in_words
 from parbench.verdicts import terms
 from parbench.verdicts.claims import NOT_DECIDED, Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
+from parbench.words import nearest
 
 SCHEMA_VERSION = 1
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
@@ -177,3 +182,23 @@ def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> st
 
 def _because(each: dict) -> str:
     return f"; {each['reasons'][-1]}" if each["reasons"] else ""
+
+
+def read(path: Path) -> dict:
+    """Read results/claims.json. Raises ParbenchError."""
+    if not path.exists():
+        other = Path("results/unfinished/claims.json")
+        hint = f"; --data {other} is of the run that stopped" if other.exists() else ""
+        raise ParbenchError(f"{path}: no such file; parbench report writes it{hint}")
+    made = read_record(path, "claims")
+    by_schema.check(made, "judged", str(path), "parbench report writes it anew")
+    return made
+
+
+def named(made: dict, name: str, path: Path) -> list[dict]:
+    """Return the claims called ``name``, one of each study, of what ``path`` holds. Raises
+    ParbenchError if there is none."""
+    if found := [claim for claim in made["claims"] if claim["name"] == name]:
+        return found
+    hint = nearest(name, {claim["name"] for claim in made["claims"]})
+    raise ParbenchError(f"{path}: no claim {name!r}{hint}")

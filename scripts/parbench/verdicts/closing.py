@@ -125,7 +125,7 @@ def _gravest(rows: Mapping[str, Row]) -> str:
     return f"{gravest}: {', '.join(name for name in verdicts if verdicts[name] == gravest)}"
 
 
-def main() -> None:
+def show() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
     source = Path("results/report.json")
     report = (

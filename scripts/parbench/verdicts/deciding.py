@@ -7,21 +7,17 @@ the workflow has them, too. Looking at the result after each one is allowed: see
 
 from __future__ import annotations
 
-import argparse
 import math
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 
-from parbench import decided
-from parbench.arguments import duration, of_snakemake
+from parbench import decided, programs
+from parbench.arguments import of_snakemake
 from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError
-from parbench.files import user_path
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
@@ -42,7 +38,7 @@ from parbench.verdicts.terms import (
     UNDECIDED,
 )
 
-AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what `--check` fails for
+AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what ``check`` fails for
 
 
 @dataclass(frozen=True)
@@ -170,58 +166,49 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
 # ---------------------------------------------------------------- the program
 
 
-def main() -> None:
-    """Run the command line; --report also takes the arguments of the Snakemake run it is for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--minutes", type=duration, default=60, help="at most (default 60)")
-    parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
-    )
-    parser.add_argument("--config", nargs="+", default=[], help="key=value, laid over both")
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help="within `budget_minutes` of the configuration, and then write the report anew",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="measure nothing; exit with 1 if a claim is refuted, impossible or undecided",
-    )
-    options, others = parser.parse_known_args()
-    if others and not options.report:
-        parser.error(f"unknown words: {shlex.join(others)}")
-    if options.report and of_snakemake([w for w in sys.argv[1:] if w != "--report"]).dryrun:
+def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str]) -> None:
+    """Add restarts and seeds for at most ``minutes``, and print what is known then.
+
+    ``configfiles`` and ``settings`` (key=value) are laid over config.yaml. Raises ParbenchError.
+    """
+    changes = config_files.parse_changes(settings)
+    config = config_files.read(configfiles, changes)
+    deployment = config.resolved_deployment()
+    software = CompletedSoftware(deployment)  # before anything is timed
+    why_unavailable = expansion.unavailable_here(config, software)
+    _check(expansion.plan(config, deployment, configfiles, changes, why_unavailable))
+    plan, _ = _decided(lambda: expansion.plan(config, deployment, configfiles, changes), minutes)
+    print_text("\n".join(_told(plan)))
+
+
+def decide_for_report(words: Sequence[str]) -> None:
+    """Decide what ``budget_minutes`` of the configuration allow, and then write the report anew.
+
+    ``words``: of the command line of the Snakemake run that made the report. Raises ParbenchError.
+    """
+    asked = of_snakemake(words)
+    if asked.dryrun:
         return
-    changes = config_files.parse_changes(options.config)
-    config = config_files.read(options.configfile, changes)
+    changes = config_files.parse_changes(asked.config or [])
+    config = config_files.read(asked.configfile, changes)
     deployment = config.resolved_deployment()
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
-        why_unavailable = (
-            expansion.unavailable_as_planned(config.studies) if options.report else None
-        )
-        return expansion.plan(config, deployment, options.configfile, changes, why_unavailable)
+        why_unavailable = expansion.unavailable_as_planned(config.studies)
+        return expansion.plan(config, deployment, asked.configfile, changes, why_unavailable)
 
-    if options.check:
-        sys.exit(_checked(expansion.plan(config, deployment, options.configfile, changes)))
-    if not options.report:
-        software = CompletedSoftware(deployment)  # before anything is timed
-        why_unavailable = expansion.unavailable_here(config, software)
-        _check(expansion.plan(config, deployment, options.configfile, changes, why_unavailable))
-        plan, _ = _decided(planned, options.minutes)
-        print_text("\n".join(_told(plan)))
-        return
-    _, measured = _decided(planned, config.budget_minutes, others)
+    _, measured = _decided(planned, config.budget_minutes, words)
     # A result that was deleted is measured again here: to Snakemake the tables above it are whole.
     if measured:
-        arguments = [word for word in sys.argv[1:] if word != "--report"]
-        _snakemake("reports/final.html", "reports/final.pdf", *arguments)
+        _snakemake("reports/final.html", "reports/final.pdf", *words)
 
 
-def _checked(plan: expansion.Plan) -> int:
+def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
     """Print the claims that are refuted, impossible as stated or undecided; return 1 if any is."""
+    changes = config_files.parse_changes(settings)
+    config = config_files.read(configfiles, changes)
+    plan = expansion.plan(config, config.resolved_deployment(), configfiles, changes)
     done = [cell for study in plan.studies for cell in _done(study, plan)]
     judged = asked.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
@@ -299,8 +286,7 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
 
 def _snakemake(*words: str) -> None:
     """Run Snakemake. Raises ParbenchError if it fails."""
-    command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
-    if subprocess.run(command).returncode:
+    if programs.snakemake(*words):
         raise ParbenchError("not all could be measured: see the error above")
 
 

@@ -8,7 +8,6 @@ a file holds, and what it leaves out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -264,24 +263,11 @@ def unpack(path: Path, folder: Path) -> Path:
     return out
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="action", required=True)
-    writer = commands.add_parser("write", help="finished studies -> reports/evidence/")
-    writer.add_argument("study", nargs="*", help="its name; by default those of the last report")
-    writer.add_argument("--partial", action="store_true", help="also where cells are not measured")
-    unpacker = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
-    unpacker.add_argument("file", type=files.user_path)
-    unpacker.add_argument(
-        "--folder", type=files.user_path, required=True, help="gets a folder of its name"
-    )
-    options = parser.parse_args(arguments)
-    if options.action == "unpack":
-        unpack(options.file, options.folder)
-        return
-    for study in options.study or _reported():
-        evidence = gather(study, RESULTS, options.partial)
+def keep(studies: Iterable[str], partial: bool) -> None:
+    """Write the evidence of ``studies``, by default those of the last report, to
+    reports/evidence/; if ``partial``, also where cells are not measured."""
+    for study in studies or _reported():
+        evidence = gather(study, RESULTS, partial)
         path = write(evidence, FOLDER)
         print(f"{path}  {len(evidence['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
         if any(environment["git_dirty"] for environment in evidence["environments"]):

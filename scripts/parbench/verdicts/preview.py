@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from parbench import strategies
 from parbench.files import user_path
-from parbench.plan import places
+from parbench.plan import config_files, consistency, expansion, places, state
 from parbench.plan.expansion import Plan
 from parbench.plan.published import ClaimTest, Published
 from parbench.runs.metrics import METRICS, is_operator, operator_metric
-from parbench.terminal import aligned
+from parbench.terminal import aligned, print_text
 from parbench.verdicts import asked, claims_json, judging, terms
 from parbench.verdicts.claims import JudgedPart
 from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.forecast import forecast
 from parbench.verdicts.groups import Group
 from parbench.verdicts.matching import METRIC_ALIASES, described_hardware
 from parbench.verdicts.sequential import Series
@@ -244,3 +246,24 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
     reasons = "; ".join(each.reasons) or "for want of cells"
     word = "" if reasons.startswith(each.verdict) else f"{each.verdict}: "
     return f"{opening}{word}{reasons}"
+
+
+def show(named: str, configfiles: Sequence[Path]) -> None:
+    """Print the study ``named`` as it would be run, without running anything.
+
+    ``configfiles`` are laid over config.yaml. Raises ParbenchError.
+    """
+    if named in config_files.read(configfiles).studies:
+        named = str(places.study(named))  # a configfile may name it by its path
+    changes = {"studies": [named]}
+    config = config_files.read(configfiles, changes)
+    deployment = config.resolved_deployment()
+    consistency.stated_claims()
+    plan = expansion.plan(config, deployment, configfiles, changes)
+    (name,) = config.studies
+    runnable = plan.runnable(name)
+    left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
+    foretold = forecast(plan, left, config.budget_minutes)
+    nothing = "all its cells are done" if runnable else "no cell of it runs here"
+    for line in (*preview(plan, name), "", str(deployment), *(foretold or [nothing])):
+        print_text(line)

@@ -6,10 +6,9 @@ docs/verdicts.md says how numbers are averaged and verdicts reached.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -240,26 +239,22 @@ def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
     return Series(values, partial=True, reasons=(reason, *reasons))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write a study's table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    required = {"type": Path, "required": True}
-    parser.add_argument("--plan", **required, help="results/plan/<study>.json")
-    parser.add_argument("--cells", **required, help="folder of the cells' folders")
-    parser.add_argument("--published", **required, nargs="+", help="CSV files of published values")
-    parser.add_argument(
-        "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
-    )
-    parser.add_argument("--out", **required, help="CSV to write")
-    options = parser.parse_args(arguments)
-    plan = StudyPlan.of(files.read_json(options.plan), options.plan)
-    certificates = None if options.certificate is None else Certificates(options.certificate)
-    source = PublishedSource.read(plan.study.published, options.published)
-    runs = read_runs(plan, options.cells)
-    measured, rows = Measured(plan, groups_of(plan, runs, runs_in(options.cells)), source), []
+def write(
+    planned: Path, cells: Path, published: Sequence[Path], proofs: Sequence[Path] | None, out: Path
+) -> None:
+    """Write the table of the study that is ``planned`` to ``out``, from its runs in ``cells``.
+
+    ``published``: CSV files of published values; ``proofs``: certificates of equivalence, of which
+    nothing is said if they are None.
+    """
+    plan = StudyPlan.of(files.read_json(planned), planned)
+    certificates = None if proofs is None else Certificates(proofs)
+    source = PublishedSource.read(plan.study.published, published)
+    runs = read_runs(plan, cells)
+    measured, rows = Measured(plan, groups_of(plan, runs, runs_in(cells)), source), []
     for group in measured.groups.values():
         # What only predicts has the weights of a group that is certified itself.
         trained = () if group.trained_by else group.trained
         uncertified = certificates.problems(trained) if certificates else []
         rows += measured.rows(group, uncertified)
-    write_rows(options.out, rows)
+    write_rows(out, rows)

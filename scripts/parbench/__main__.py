@@ -1,0 +1,94 @@
+"""Rebuild published benchmarks of parallel training, cell by cell.
+
+`parbench COMMAND --help` has all about a command. A command is a file of parbench/commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from parbench import variables
+from parbench.errors import ParbenchError, run_main
+from parbench.words import nearest
+
+COMMANDS = Path(__file__).with_name("commands")
+# The folders of commands, by the heading of the help that lists them.
+FOLDERS = {
+    "commands": COMMANDS,
+    "called by the workflow": COMMANDS / "called",
+}
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of the commands in ``folder``."""
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+
+
+def load(name: str) -> ModuleType:
+    """Import the command ``name`` and nothing of the others. Raises ParbenchError."""
+    for folder in FOLDERS.values():
+        if name in names(folder):
+            package = ".".join(folder.relative_to(COMMANDS.parent).parts)
+            return importlib.import_module(f"parbench.{package}.{name}")
+    known = [name for folder in FOLDERS.values() for name in names(folder)]
+    raise ParbenchError(f"there is no command {name!r}{nearest(name, known)}")
+
+
+def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of ``command``."""
+    parser = argparse.ArgumentParser(
+        prog=f"parbench {name}",
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def listed() -> str:
+    """Return a line for each command: its name, and the first line of its docstring."""
+    lines = []
+    for heading, folder in FOLDERS.items():
+        lines.append(f"\n{heading}:")
+        for name in names(folder):
+            text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text("utf-8")))
+            lines.append(f"  {name:<12} {(text or '').partition(chr(10))[0]}")
+    return "\n".join(lines).strip("\n")
+
+
+def main(words: Sequence[str]) -> int | None:
+    """Run the command that ``words`` state; return its status. Raises ParbenchError."""
+    parser = argparse.ArgumentParser(
+        prog="parbench",
+        usage="parbench COMMAND ...",
+        description=__doc__,
+        epilog=listed(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    name = parser.parse_args(words[:1]).command
+    command = load(name)
+    parser = parser_of(name, command)
+    options, others = parser.parse_known_args(words[1:])
+    if "snakemake" in options:
+        options.snakemake = others
+    elif others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return command.run(options)
+
+
+def begin() -> None:
+    """Run the command that this process was started with, and exit."""
+    variables.enter()  # before a library reads them
+    run_main(lambda: main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.argv[0] = str(variables.PROGRAM)  # what runs it again
+    begin()

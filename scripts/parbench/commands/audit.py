@@ -1,0 +1,50 @@
+"""Find contradictions between published numbers, and between them and their source's claims.
+
+    parbench audit studies/published/published_results.csv
+    parbench audit paper.md --columns "Model=model, GPUs=devices, img/s=samples_per_second" \\
+        --given "hardware=V100, strategy=ddp"
+
+It computes and trains nothing. Claims are those of claims.yaml beside the file. docs/audit.md says
+what each finding means, and what a table may hold.
+"""
+
+import argparse
+
+from parbench.files import user_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file, what its columns mean, and what is taken for granted."""
+    parser.add_argument(
+        "file", type=user_path, help="published values, one a row; with --columns any table"
+    )
+    parser.add_argument(
+        "--columns",
+        help="of a table as printed (Markdown, plain text, CSV): what is read of it, such as "
+        '"Model=model, GPUs=devices, img/s=samples_per_second"',
+    )
+    parser.add_argument(
+        "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
+    )
+    parser.add_argument("--classes", type=int, help="of the dataset (default: 10)")
+    parser.add_argument(
+        "--train-samples", type=int, help="samples of the training set (default: 50000)"
+    )
+    parser.add_argument(
+        "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the findings."""
+    from parbench.audit import checks
+    from parbench.audit.arithmetic import DatasetAssumptions
+    from parbench.errors import ParbenchError
+
+    usual = DatasetAssumptions()
+    classes = usual.classes if options.classes is None else options.classes
+    samples = usual.train_samples if options.train_samples is None else options.train_samples
+    if classes < 2 or samples < 1:
+        raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
+    assumptions = DatasetAssumptions(classes, samples, not options.unbalanced)
+    checks.audit(options.file, assumptions, options.columns, options.given)

@@ -1,0 +1,1 @@
+"""Commands that rules, the launcher, Slurm's tasks and images call, rather than users."""

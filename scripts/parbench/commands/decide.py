@@ -1,0 +1,58 @@
+"""Add restarts and seeds until all comparisons are decided or the minutes are used up.
+
+    parbench decide --minutes 60
+    parbench decide --check        # in CI: status 1 if a claim is refuted, impossible or undecided
+
+It measures what is not done, then adds to the comparisons of times, to claims and to numbers beside
+published values what decides them in the time that is left, the nearest first.
+results/restarts.json keeps how many each has, and the next `parbench report` shows them. Looking
+after each restart is allowed for: docs/verdicts.md.
+"""
+
+import argparse
+
+from parbench.arguments import duration
+from parbench.files import user_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the time and the configuration."""
+    parser.set_defaults(snakemake=())
+    parser.allow_abbrev = False  # Snakemake has options of its own that begin alike
+    parser.add_argument("--minutes", type=duration, default=60, help="at most (default: 60)")
+    parser.add_argument(
+        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
+    )
+    parser.add_argument(
+        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="laid over both"
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="within `budget_minutes` of the configuration, and then write the report anew, as the "
+        "end of `parbench report` does, whose words for Snakemake it takes",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="measure nothing; exit with 1 if a claim is refuted, impossible or undecided",
+    )
+
+
+def run(options: argparse.Namespace) -> int | None:
+    """Decide; with --check, return 1 if a claim does not hold."""
+    from parbench.errors import ParbenchError
+    from parbench.verdicts import deciding
+
+    words = list(options.snakemake)
+    if options.report:
+        words += ["--configfile", *map(str, options.configfile)] if options.configfile else []
+        words += ["--config", *options.config] if options.config else []
+        deciding.decide_for_report(words)
+        return None
+    if words:
+        raise ParbenchError(f"unknown words: {' '.join(words)}")
+    if options.check:
+        return deciding.check(options.configfile, options.config)
+    deciding.decide(options.minutes, options.configfile, options.config)
+    return None

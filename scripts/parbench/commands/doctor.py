@@ -1,0 +1,53 @@
+"""Check what this machine can run, what each missing thing costs, and the command that mends it.
+
+    parbench doctor            # status 1: the quickstart cannot run
+    parbench doctor --slurm    # what cells ask Slurm for, for each hardware of config.yaml
+
+It also runs on a bare Python: `make doctor`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from parbench.files import user_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add Slurm's check."""
+    parser.add_argument(
+        "--slurm",
+        action="store_true",
+        help="each hardware's sbatch line, and what this site's Slurm makes of it; submits nothing",
+    )
+    parser.add_argument(
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="with --slurm: laid over config.yaml",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the checks; return 1 if something essential is missing."""
+    from parbench.deploy import doctor
+
+    checks = _cluster(options.configfile) if options.slurm else list(doctor.examine())
+    print(doctor.table(checks))
+    return int(any(check.state == doctor.MISSING and check.essential for check in checks))
+
+
+def _cluster(configfiles):
+    """Return a check of what cells ask this site's Slurm for, for each configured hardware."""
+    from parbench.deploy import doctor, host_environment
+
+    check = doctor.slurm()
+    if check.state != doctor.OK:
+        return [doctor.Check("Slurm", doctor.MISSING, check.found, check.costs, check.fix, True)]
+    folder = host_environment.ensure("current")
+    if Path(sys.prefix) != folder:
+        host_environment.execute(folder, ["python", *sys.argv])
+    from parbench.launch import slurm_site
+
+    return list(slurm_site.examine(configfiles))

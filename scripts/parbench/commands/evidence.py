@@ -1,0 +1,32 @@
+"""Keep what a machine measured of a study in one small file, or unpack such a file.
+
+    parbench evidence write quickstart   # -> reports/evidence/<study>-<machine>-<date>.json
+    parbench evidence unpack <file> --folder results/evidence
+
+docs/evidence.md says what a file holds, and how reports are made of files from other machines.
+"""
+
+import argparse
+
+from parbench.files import user_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add both actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    write = actions.add_parser("write", help="finished studies -> reports/evidence/")
+    write.add_argument("study", nargs="*", help="its name; by default those of the last report")
+    write.add_argument("--partial", action="store_true", help="also where cells are not measured")
+    unpack = actions.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
+    unpack.add_argument("file", type=user_path)
+    unpack.add_argument("--folder", type=user_path, required=True, help="gets a folder of its name")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write or unpack."""
+    from parbench.verdicts import evidence
+
+    if options.action == "unpack":
+        evidence.unpack(options.file, options.folder)
+    else:
+        evidence.keep(options.study, options.partial)

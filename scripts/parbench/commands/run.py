@@ -1,0 +1,35 @@
+"""Measure the cells of config.yaml's studies, and certify them, without tables and report.
+
+    parbench run --minutes 9             # on a machine that is there to measure
+    parbench run --profile slurm         # each cell a job of Slurm
+
+As `parbench report`, whose options and words for Snakemake it takes. `parbench evidence write`
+keeps what was measured, to be reported elsewhere.
+"""
+
+import argparse
+import os
+import sys
+
+from parbench.commands import report
+from parbench.variables import PROGRAM
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `parbench report`."""
+    report.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure; return Snakemake's status."""
+    if options.minutes is not None:
+        from parbench.launch import minutes
+
+        command = [sys.executable, str(PROGRAM), "run", *options.snakemake]
+        return minutes.run(command, options.minutes)
+    from parbench import programs
+    from parbench.launch import preparing
+
+    preparing.prepare(options.snakemake)
+    os.environ["PARBENCH_CLOSING"] = "make"  # there is no report to speak of
+    return programs.snakemake("measure", *options.snakemake)

@@ -1,0 +1,63 @@
+"""Compare two training programs in turns: which is faster, and by how much.
+
+    parbench versus --a 'python a.py' --b 'python b.py' --minutes 5
+
+Each program needs `from parbench_turns import step`, and `step(samples=...)` after each training
+step; docs/versus.md has more. The result is a page in the folder of --out. The programs run in this
+folder, with the variables and the PATH of this shell.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+from parbench.files import user_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two programs and how they are compared."""
+    parser.add_argument("--a", metavar="COMMAND", help="the one, as typed")
+    parser.add_argument("--b", metavar="COMMAND", help="the other")
+    parser.add_argument("--minutes", type=float, default=5, help="the most that it may take (5)")
+    parser.add_argument("--label", nargs=2, metavar=("A", "B"), help="what to call them")
+    parser.add_argument("--cores", metavar="0,1", help="of both; by default all")
+    parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="for both; repeatable")
+    parser.add_argument(
+        "--patience", type=float, default=600, help="seconds to a first step, or for a turn (600)"
+    )
+    parser.add_argument("--out", type=user_path, help="folder (results/versus/<date and time>)")
+    parser.add_argument(
+        "--continue",
+        type=user_path,
+        dest="earlier",
+        metavar="FOLDER",
+        help="add restarts to what versus wrote there, in place of --a and --b",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compare them."""
+    from parbench.errors import ParbenchError
+    from parbench.versus import asked, record
+
+    for name in ("minutes", "patience"):
+        if not 0 < getattr(options, name) < math.inf:
+            raise ParbenchError(f"--{name} {getattr(options, name)}: must be more than 0")
+    if options.earlier is not None:
+        for key in ("a", "b", "label", "cores", "env", "out"):
+            if getattr(options, key) is not None:
+                path = Path(options.earlier, record.NAME)
+                raise ParbenchError(f"--{key}: {path} says it; leave it out")
+        comparison = asked.continued(options.earlier)
+    elif None in (options.a, options.b):
+        raise ParbenchError("--a and --b are needed: the two commands; or --continue FOLDER")
+    else:
+        comparison = asked.begun(
+            (options.a, options.b),
+            tuple(options.label or "AB"),
+            options.env or [],
+            options.cores,
+            options.out,
+        )
+    continues = options.earlier is not None
+    asked.run(comparison, options.minutes, options.patience, continues=continues)

@@ -1,0 +1,23 @@
+"""Say why a cell would run again, or why it would not.
+
+It compares what the cell's metrics.json was measured with, and what it would be measured with now:
+settings, code, data, weights and image or packages.
+"""
+
+import argparse
+
+from parbench.commands import cells
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the cell, and what says whose cells."""
+    parser.add_argument("cell", help="id, or a unique part of it (parbench cells has all)")
+    cells.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the reasons."""
+    from parbench.plan import expansion, state
+
+    plan = expansion.of_files(options.configfile, options.study)
+    state.show_why(state.find(options.cell, plan), plan)

@@ -1,0 +1,42 @@
+"""What a configuration asks for, and what decides it, in lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from parbench import decided
+from parbench.plan import config_files, expansion, places, state
+
+
+def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[str]:
+    """Yield lines on the cells of ``studies``, by default those of config.yaml, over which
+    ``configfiles`` are laid. Raises ParbenchError."""
+    places.require_root("parbench")
+    changes = {"studies": list(studies)} if studies else {}
+    config = config_files.read(configfiles, changes)
+    deployment = config.resolved_deployment()
+    plan = expansion.plan(config, deployment, configfiles, changes)
+    where = "--study" if studies else config_files.holder(configfiles, ["studies"])
+    yield f"studies: {', '.join(plan.studies)} ({where})"
+    earlier = decided.read()
+    kept = f" ({decided.DEPLOYMENT} keeps that)" if deployment.auto and earlier.deployment else ""
+    yield f"{deployment}{kept}"
+    known = {part.id for study in plan.studies.values() for part in (*study.groups, *study.pairs)}
+    added = sorted(known & earlier.restarts.keys())
+    yield (
+        f"restarts and seeds added by `parbench decide` ({decided.RESTARTS}): "
+        f"{len(added) or 'none'}"
+    )
+    for part in added:
+        yield f"  {part}: {earlier.restarts[part]} in all"
+    for name, study in plan.studies.items():
+        own = dict.fromkeys(cell for part in (*study.groups, *study.pairs) for cell in part.cells)
+        words = Counter(state.state(cell, plan)[0] for cell in own)
+        counted = ", ".join(f"{count} {word}" for word, count in words.items())
+        yield f"\n{name}: {study.study.title}"
+        yield f"  {len(own)} cells: {counted}"
+        reasons = Counter(plan.not_run[cell] for cell in own if cell in plan.not_run)
+        for reason, count in reasons.most_common():
+            yield f"  {count} not run here: {reason}"

@@ -1,0 +1,51 @@
+"""Run programs that a signal reaches in time to end well: Snakemake, whose cells write checkpoints.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Call ``handler`` meanwhile for what asks this process to end."""
+    kept = {number: signal.signal(number, handler) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
+
+
+def run(command: Sequence[str], output: TextIO | None = None) -> int:
+    """Run ``command`` and return its status, however this process is asked to end meanwhile.
+
+    ``output``: what its standard output goes to.
+
+    As with make: Ctrl-C and the end of a terminal reach ``command`` itself, SIGTERM is passed on.
+    """
+    started: list[subprocess.Popen] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        if number == signal.SIGTERM:
+            for process in started:
+                process.terminate()
+
+    with handled(pass_on):
+        started.append(subprocess.Popen(command, stdout=output))
+        return started[0].wait()
+
+
+def snakemake(*words: str, output: TextIO | None = None) -> int:
+    """Run Snakemake on the workflow and return its status; ``output`` as for ``run``."""
+    command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
+    return run(command, output)

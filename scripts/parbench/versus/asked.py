@@ -1,0 +1,157 @@
+"""A comparison of two programs, from what a user types to its result."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from parbench import machine
+from parbench.errors import ParbenchError
+from parbench.files import make_folder
+from parbench.launch import devices
+from parbench.runs.parts import Machine
+from parbench.training.program import Program
+from parbench.versus import record
+from parbench.versus.measuring import compare, is_decided, minutes_left
+from parbench.versus.page import Result
+from parbench.versus.record import Comparison, Side
+
+
+def cores_of(text: str | None) -> list[int]:
+    """Return the cores that ``text`` lists, such as 0,1; without it, all that may be used."""
+    usable = machine.usable_cores()
+    if text is None:
+        return usable
+    listed = text.split(",")
+    for name in listed:
+        if not name.isdecimal() or int(name) not in usable:
+            raise ParbenchError(
+                f"--cores {text}: {name!r} is no core that this process may use; it may use "
+                f"{', '.join(map(str, usable))}"
+            )
+    return sorted(set(map(int, listed)))
+
+
+def variables(entries: list[str]) -> dict[str, str]:
+    """Return ``NAME=VALUE`` entries by name."""
+    for entry in entries:
+        if not entry.partition("=")[0] or "=" not in entry:
+            raise ParbenchError(f"--env {entry}: write NAME=VALUE")
+    return dict(entry.split("=", 1) for entry in entries)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is compared: the commands, what to call them, where and with which variables they run,
+    the cores of both, and where the result goes."""
+
+    commands: tuple[str, str]
+    labels: tuple[str, str]
+    folder: Path
+    variables: dict[str, str]
+    cores: list[int]
+    out: Path
+
+
+def begun(
+    commands: tuple[str, str],
+    labels: tuple[str, str],
+    entries: list[str],
+    cores: str | None,
+    out: Path | None,
+) -> Asked:
+    """Return a comparison of two ``commands`` that begins, in this folder.
+
+    ``entries``: variables of both, NAME=VALUE; ``cores``: as for ``cores_of``; ``out``: the folder
+    of the result, by default one of results/versus. Raises ParbenchError.
+    """
+    default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
+    return Asked(commands, labels, Path.cwd(), variables(entries), cores_of(cores), out or default)
+
+
+def continued(folder: Path) -> Asked:
+    """Return the comparison whose result is in ``folder``. Raises ParbenchError if it cannot go on
+    here."""
+    kept = record.read(folder)
+    lacking = set(kept.cores) - set(machine.usable_cores())
+    if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
+        raise ParbenchError(
+            f"--continue {folder}: was measured on another machine, or on cores that this process "
+            f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); begin "
+            "anew, without --continue"
+        )
+    if not Path(kept.folder).is_dir():
+        raise ParbenchError(
+            f"--continue {folder}: its programs ran in {kept.folder}, which is no folder now; "
+            "bring it back, or begin anew, without --continue"
+        )
+    return Asked(
+        (kept.a.command, kept.b.command),
+        (kept.a.label, kept.b.label),
+        Path(kept.folder),
+        kept.environment,
+        kept.cores,
+        folder,
+    )
+
+
+def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
+    """Return what ``folder`` holds, measured of these very ``sides``. Raises ParbenchError."""
+    kept = record.read(folder)
+    for now, then in zip(sides, (kept.a, kept.b), strict=True):
+        if now != then:
+            raise ParbenchError(
+                f"--continue {folder}: {then.label} ({then.command}) is another one than then: "
+                f"a file that the command names has changed, or it ran {then.path} and would run "
+                f"{now.path}; begin anew, without --continue"
+            )
+    return kept
+
+
+def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> None:
+    """Compare for at most ``minutes``, write the result and print it. Raises ParbenchError.
+
+    ``patience``: seconds to wait for a first step, or for a turn; ``continues``: add to the result
+    that is there.
+    """
+    # Nothing is waited for longer than all may take.
+    patience, patience_key = min((60 * minutes, "--minutes"), (patience, "--patience"))
+    programs = [
+        Program(
+            label,
+            command,
+            asked.variables,
+            asked.out / f"{side}.log",
+            patience,
+            folder=asked.folder,
+            patience_key=patience_key,
+        )
+        for label, command, side in zip(asked.labels, asked.commands, "ab", strict=True)
+    ]
+    a, b = map(record.side_of, programs)
+    make_folder(asked.out)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both, too
+    with devices.lock_cores_and_gpus(asked.cores, "versus"):
+        # Not before: another one may have added restarts while this one waited.
+        kept = earlier_of(asked.out, (a, b)) if continues else None
+        earlier, taken = (kept.measured(), kept.minutes) if kept else ([], 0.0)
+        os.sched_setaffinity(0, asked.cores)  # both programs inherit it
+        found = compare(*programs, minutes, lambda line: print(line, flush=True), earlier)
+    if len(found) > len(earlier):
+        taken += minutes
+    result = Result(
+        *(a, b, asked.variables, str(asked.folder), found),
+        *(Machine(**machine.describe()), asked.cores, taken),
+    )
+    page = result.write(asked.out)
+    print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
+    if not result.equal_sides.biased:
+        more = max(5 if is_decided(found) else 15, minutes_left(found, found))
+        words = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
+        purpose = "narrow the interval" if is_decided(found) else "add restarts"
+        print(f"To {purpose}: parbench versus {words}")
