@@ -20,9 +20,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from parbench.__main__ import main
 from parbench.plan.settings import defaults
 from parbench.runs.metrics import METRICS
-from parbench.verdicts import tables
 from parbench.verdicts.rows import NUMBERS
 
 TRAINING = defaults() | {"epochs": 4, "global_batch": 64, "optimizer": "adamw"}
@@ -40,7 +40,7 @@ ENVIRONMENT = {"stack": "current", "deployment": "host", "image": None, "image_d
 ENVIRONMENT |= {"python": "3.11.7", "lock_mismatch": [], "cores": [0, 1], "backend": None}
 ENVIRONMENT |= {"packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"}}
 ENVIRONMENT |= {"git_commit": "0" * 40, "git_dirty": False, "dataset_digest": "da7a" * 16}
-ENVIRONMENT |= {"code_digest": "c0de" * 16, "code": {"scripts/train.py": "ab" * 32}}
+ENVIRONMENT |= {"code_digest": "c0de" * 16, "code": {"parbench.training.train": "ab" * 32}}
 
 
 # --- one cell and one run of it -------------------------------------------------------------------
@@ -414,11 +414,11 @@ def published_csv(study: dict, groups: list[Group]) -> str:
 
 
 def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
-    """Run tables.py; published.csv is the nearest one beside or above the plan."""
+    """Make a table; published.csv is the nearest one beside or above the plan."""
     folders = (plan.parent, *plan.parents)
     published = next(p for f in folders if (p := f / "published.csv").exists())
     words = ["--plan", plan, "--cells", cells, "--published", published, "--out", out, *more]
-    tables.main(list(map(str, words)))
+    main(["tables", *map(str, words)])
     return out
 
 

@@ -1,4 +1,4 @@
-"""A cell in its own folder, trained by a checkout's scripts/launch.py."""
+"""A cell in its own folder, trained by a checkout's `parbench launch`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Launched:
 
     def start(self, **variables: str) -> subprocess.Popen:
         """Start the launcher."""
-        words = [sys.executable, "scripts/launch.py", "--data", str(self.data)]
+        words = [sys.executable, "scripts/bin/parbench", "launch", "--data", str(self.data)]
         words += ["--cell", str(self.folder / "cell.json"), "--out", str(self.out)]
         own = {"TMPDIR": str(self.temporary), "PARBENCH_LOCKS": str(self.locks)}
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""scripts/train.py with a late rank and a slow network, planted into every step.
+"""`parbench train` with a late rank and a slow network, planted into every step.
 
 PLANTED is a JSON object in the environment: `late` and `network`, in seconds, delay the losses of
 rank 1, and DDP's last bucket of each step or each of FSDP's gathers of shards. The last of `losses`
@@ -18,9 +18,9 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
+from parbench.__main__ import main
 from parbench.errors import run_main
 from parbench.measure.profiling import phases
-from parbench.training import train
 from parbench.training.run import Run
 
 PLANTED = json.loads(os.environ["PLANTED"])
@@ -91,4 +91,4 @@ def network_of_fsdp():
 
 if __name__ == "__main__":
     with late(), network_of_ddp(), network_of_fsdp():
-        run_main(train.main)
+        run_main(lambda: main(["train", *sys.argv[1:]]))

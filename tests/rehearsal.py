@@ -43,7 +43,7 @@ def work_folder(folder: Path, planned: int) -> Workspace:
     seeds = f"seeds: {list(range(planned))}"
     (folder / "studies/rehearsal.yaml").write_text(study.replace("seeds: [0]", seeds))
     (folder / "mine.yaml").write_text("studies: [rehearsal]\nslurm: {minutes: 60}\n")
-    launcher = folder / "scripts/launch.py"
+    launcher = folder / "scripts/parbench/commands/called/launch.py"
     launcher.write_text(COUNT + launcher.read_text())
     return work
 

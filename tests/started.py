@@ -2,7 +2,7 @@
 
     python tests/started.py COUNT PROGRAM ARGUMENT...
 
-Like scripts/launch.py, but without locks, images, log or monitoring.
+Like `parbench launch`, but without locks, images, log or monitoring.
 """
 
 from __future__ import annotations

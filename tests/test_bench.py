@@ -1,14 +1,13 @@
-"""scripts/bench.py: what it does, never how long anything takes."""
+"""parbench bench: what it does, never how long anything takes."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 
 import pytest
 
-import bench
+from parbench.__main__ import main
 from parbench.bench import benchmarks, timing
 from parbench.errors import ParbenchError
 from parbench.verdicts import sequential
@@ -30,8 +29,7 @@ def context(tmp_path, monkeypatch):
 @pytest.mark.whole
 def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, capsys):
     def program(*words):
-        monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])
-        bench.main()
+        main(["bench", *map(str, words)])
 
     small = benchmarks.STUDY.replace("steps: 8, global_batch: 64", "steps: 1, global_batch: 16")
     small = small.replace("resnet18: {}", "simple_cnn: {}")
@@ -51,10 +49,9 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize("name", ["strat", "train"])  # a typo; one that is there no more
-def test_an_unknown_benchmark_is_answered_with_the_known_ones(monkeypatch, name):
-    monkeypatch.setattr(sys, "argv", ["bench.py", name])
+def test_an_unknown_benchmark_is_answered_with_the_known_ones(name):
     with pytest.raises(ParbenchError, match=f"unknown benchmark '{name}'; there are start, loop"):
-        bench.main()
+        main(["bench", name])
 
 
 def test_the_loop_beside_a_bare_one(context):

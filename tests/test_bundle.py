@@ -17,6 +17,7 @@ import pytest
 
 from parbench.deploy import apptainer, bundle, host_environment, uv
 from parbench.errors import ParbenchError
+from parbench.launch import minutes
 from require import require
 from test_environment import Clone, tiny_wheel, uv_wheel
 from workspace import ROOT, Workspace, small_study
@@ -201,28 +202,21 @@ long: {strategy: eager, hardware: cpu1, settings: {epochs: 5000}}
 def test_a_bare_bundle_that_is_too_large_names_its_largest_parts(tmp_path):
     work = Workspace(tmp_path / "here")
     committed(work, STUDY)
-    words = ["scripts/bundle.py", "--bare", "--most-mib", "1", "--out", str(tmp_path)]
-    done = work.run(*words, check=False)
+    words = ["bundle", "--bare", "--most-mib", "1", "--out", str(tmp_path)]
+    done = work.parbench(*words, check=False)
     assert done.returncode == 2
     assert re.search(r"has \d+ MiB, and --most-mib is 1; its largest parts are pulp-", done.stderr)
     assert list(tmp_path.glob("parbench-*")) == []
 
 
-def test_a_command_ends_after_its_minutes_and_its_cells_are_counted(tmp_path):
+def test_a_command_ends_after_its_minutes_and_its_cells_are_counted(tmp_path, monkeypatch, capfd):
     asked = "trap 'echo asked; exit 3' INT; while :; do sleep 0.1; done"
-    words = [sys.executable, str(ROOT / "scripts" / "within.py"), "--minutes", "0.01", "--"]
-    done = subprocess.run(
-        [*words, "sh", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "asked\n")
-    assert "no cell had begun yet; the same command goes on from here" in done.stderr
-    words[words.index("0.01")] = "60"
-    told = 'echo "$PARBENCH_REPORT_WHEN_STOPPED"'  # read by workflow.py
-    for name, value in (("report", "1\n"), ("measure", "\n")):
-        shell = [*words, "sh", "-c", told, name]
-        assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == value
-    done = subprocess.run([*words, "sh", "-c", "exit 3"], cwd=tmp_path, check=False)
-    assert done.returncode == 3
+    monkeypatch.chdir(tmp_path)
+    assert minutes.run(["sh", "-c", asked], 0.01) == 1
+    said = capfd.readouterr()
+    assert said.out == "asked\n"
+    assert "no cell had begun yet; the same command goes on from here" in said.err
+    assert minutes.run(["sh", "-c", "exit $KEY"], 60, {"KEY": "3"}) == 3
 
 
 def require_unshare() -> None:

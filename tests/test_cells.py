@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 import constructed
-from isolated import ROOT
 from parbench import decided, identity, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.decided import Decided
@@ -404,16 +401,6 @@ def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage
 def test_the_command_of_a_cell_says_what_to_make_first(tmp_path):
     work = Workspace(tmp_path / "work folder")
     (work.folder / "mine.yaml").write_text("timeout_seconds: 60\n")
-    words = ["--configfile", "mine.yaml", "command", "vit.ddp.cpu2.s0"]
-    said = work.parbench("cells", *words).stderr
+    words = ["--configfile", "mine.yaml", "vit.ddp.cpu2.s0"]
+    said = work.parbench("command", *words).stderr
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in said
-
-
-def test_whose_cells_may_be_said_before_and_after_the_command():
-    def cells(*words: str) -> str:
-        run = [sys.executable, "scripts/cells.py", *words]
-        return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-    first, last = ("--study", "torchgpipe-cpu"), ("--study", "channels-last-cpu")
-    assert cells(*first, "list") == cells("list", *first)
-    assert cells(*first, *last, "list") == cells(*first, "list", *last)

@@ -21,10 +21,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import claims as claims_program
 import constructed
 from constructed import CPU1, CPU2, make_cell, make_hardware, make_pair, make_pair_metrics
 from parbench import by_schema
+from parbench.__main__ import main
 from parbench.audit.arithmetic import Certainty, Contradiction
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
@@ -818,10 +818,7 @@ def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch
     monkeypatch.chdir(ROOT)
 
     def said(*arguments: str) -> str:
-        monkeypatch.setattr(
-            "sys.argv", ["claims.py", "--data", f"{tmp_path}/claims.json", *arguments]
-        )
-        claims_program.main()
+        main(["claims", "--data", f"{tmp_path}/claims.json", *arguments])
         return capsys.readouterr().out
 
     suite = ElementTree.fromstring(said("junit"))

@@ -302,25 +302,26 @@ def checkout(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("scripts/cells.py list", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n35 cells: "),
-        ("scripts/cells.py why swin.eager.cpu1.s0", "would run because\n  - it has not been train"),
-        ("scripts/cells.py command vit.ddp.cpu2.s0", r"scripts/\S+\.py .*vit.ddp.cpu2.s0-\w{8}"),
-        ("scripts/images.py list", r"(?m)^torch-current-\w{12} "),
-        ("scripts/doctor.py", r"(?m)^Python +ok "),
+        ("cells", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n35 cells: "),
+        ("why swin.eager.cpu1.s0", "would run because\n  - it has not been train"),
+        ("command vit.ddp.cpu2.s0", r"scripts/bin/parbench launch .*vit.ddp.cpu2.s0-\w{8}"),
+        ("images list", r"(?m)^torch-current-\w{12} "),
+        ("doctor", r"(?m)^Python +ok "),
         ("-m snakemake -n --quiet host", r"(?m)^dataset +1\ntrain +\d\d\ntable +1\nreport +1$"),
     ],
-    ids=lambda value: value if value.startswith(("scripts", "-m")) else "",
+    ids=lambda value: value if re.match("[-a-z]", value) else "",
 )
 def test_a_command_of_the_readme_says_what_it_should(checkout, command, says):
-    done = checkout.run(*command.split())
+    run = checkout.run if "snakemake" in command else checkout.parbench
+    done = run(*command.split())
     assert re.search(says, done.stdout + done.stderr)
 
 
 def test_cells_are_listed_in_the_project_folder_alone(checkout):
-    command = [sys.executable, "../scripts/cells.py", "list"]  # where there are no results
+    command = [sys.executable, "../scripts/bin/parbench", "cells"]  # where there are no results
     done = subprocess.run(command, cwd=checkout.folder / "studies", capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"error: run cells.py in the project's folder {checkout.folder} " in done.stderr
+    assert f"error: run parbench in the project's folder {checkout.folder} " in done.stderr
 
 
 # In what the audit prints: a source; what a finding is and how sure; its lines; counts.

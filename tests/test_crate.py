@@ -71,7 +71,7 @@ def test_a_crate_is_valid_and_tells_of_each_file_and_cell(finished, validator, t
         assert (action["startTime"], action["endTime"]) == (run["started"], run["finished"])
         assert action["result"][0] == {"@id": quote(f"results/cells/{cell}/metrics.json")}
         assert {"@id": "#results/data/digits"} in action["object"]
-        assert action["instrument"] == {"@id": "scripts/launch.py"}
+        assert action["instrument"] == {"@id": "scripts/bin/parbench"}
         assert told[action["agent"]["@id"]]["name"] == "Ada Lovelace"
         failed = "Failed" in action["actionStatus"]
         assert failed == (run["status"] != "ok")

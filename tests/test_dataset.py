@@ -196,7 +196,7 @@ def test_synthetic_images_are_the_same_everywhere(tmp_path):
 def test_digits_are_the_same_everywhere(tmp_path):
     (tmp_path / "entries.json").write_text('{"digits": {"kind": "digits"}}')
     data, digest = tmp_path / "out, with blanks/data.safetensors", tmp_path / "digest.json"
-    words = [sys.executable, str(ROOT / "scripts/dataset.py"), "--name=digits"]
+    words = [sys.executable, str(ROOT / "scripts/bin/parbench"), "dataset", "--name=digits"]
     words += [f"--entries={tmp_path / 'entries.json'}", f"--out={data}", f"--digest={digest}"]
     subprocess.run(words, check=True)
     assert hashlib.sha256(data.read_bytes()).hexdigest() == DIGITS_FILE

@@ -55,7 +55,7 @@ def kept() -> dict:
 
 
 def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
-    resolved()  # `snakemake -n`, `scripts/cells.py list`
+    resolved()  # `snakemake -n`, `parbench cells`
     assert not KEPT.exists()
     assert run() == "apptainer"
     reason = "Apptainer 1.4.5 runs images here, and they are built"

@@ -20,7 +20,7 @@ def bare(tmp_path):
 
     def run(*words: str) -> subprocess.CompletedProcess:
         env = {"PATH": str(tmp_path), "PARBENCH_CACHE": str(tmp_path / "a cache"), "HOME": "/"}
-        command = [sys.executable, "-I", "-S", str(ROOT / "scripts" / "doctor.py"), *words]
+        command = [sys.executable, "-I", "-S", str(ROOT / "scripts/bin/parbench"), "doctor", *words]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     return run
@@ -46,7 +46,7 @@ def test_without_slurm_it_says_where_to_run(bare):
 def test_an_older_python_stops_everything_and_is_all_that_is_said():
     code = (
         "import sys, runpy; sys.hexversion = 0x030A0000;"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'doctor.py')!r}, run_name='__main__')"
+        f"runpy.run_path({str(ROOT / 'scripts/bin/parbench')!r}, run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
@@ -55,7 +55,7 @@ def test_an_older_python_stops_everything_and_is_all_that_is_said():
 
 
 def test_python_without_docstrings_is_refused():
-    command = [sys.executable, "-OO", str(ROOT / "scripts" / "doctor.py")]
+    command = [sys.executable, "-OO", str(ROOT / "scripts/bin/parbench"), "doctor"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "unset PYTHONOPTIMIZE" in done.stderr

@@ -68,7 +68,7 @@ class Clone:
             **variables,
         }
         return subprocess.Popen(
-            [sys.executable, "-S", str(self.root / "scripts/environment.py"), *words],
+            [sys.executable, "-S", str(self.root / "scripts/bin/parbench"), "env", *words],
             cwd=self.root,
             env={**kept, **variables},
             stdout=subprocess.PIPE,
@@ -358,28 +358,15 @@ def outside(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.name
-)
-def test_each_program_runs_on_a_bare_python_or_says_what_to_type(script):
-    done = outside(f"scripts/{script.name}", "--help")
-    if done.returncode:
-        first, *lines = done.stderr.splitlines()
-        assert re.match(
-            r"error: \S+ lacks packages of parbench \(.*\); enter its environment", first
-        )
-        assert lines == [
-            '  . "$(make -s env)/bin/activate"',
-            f"  python scripts/{script.name} --help",
-        ]
-    else:
-        assert "usage: " in done.stdout or not done.stdout
-
-
-def test_the_lines_to_type_fit_another_folder(tmp_path):
-    done = outside(str(ROOT / "scripts/audit.py"), "a b.csv", folder=tmp_path)
+def test_a_command_says_what_to_type_on_a_bare_python(tmp_path):
+    done = outside("scripts/bin/parbench", "audit", "a b.csv")
+    first, *lines = done.stderr.splitlines()
+    assert re.match(r"error: \S+ lacks packages of parbench \(.*\); enter its environment", first)
+    assert lines == ['  . "$(make -s env)/bin/activate"', "  parbench audit 'a b.csv'"]
+    program = str(ROOT / "scripts/bin/parbench")
+    done = outside(program, "audit", "a b.csv", folder=tmp_path)  # where `parbench` finds nothing
     assert f"make -s -C {ROOT} env" in done.stderr
-    assert done.stderr.endswith("audit.py 'a b.csv'\n")
+    assert done.stderr.endswith(f"python {program} audit 'a b.csv'\n")
 
 
 def test_snakemake_of_another_environment_says_what_to_type(tmp_path):

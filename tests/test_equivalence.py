@@ -92,7 +92,7 @@ def test_planted_errors_of_ranks_are_caught():
     errors = ["nothing", "summed", "other_weights", "uneven_mean"]
     (trial,) = trials("swin", "ddp", 2, precisions=())
     todo = [erring(trial, error) for error in errors]
-    rows = certify.certify(todo, ROOT / "tests" / "planted.py")
+    rows = certify.certify(todo, [str(ROOT / "tests" / "planted.py")])
     verdicts = {
         error: errors_by_quantity(rows[3 * i : 3 * i + 3]) for i, error in enumerate(errors)
     }

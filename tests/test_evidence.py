@@ -12,6 +12,7 @@ import pytest
 import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import files
+from parbench.__main__ import main
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.reporting import report
@@ -131,20 +132,20 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     results = measured(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParbenchError, match=r"report.json: no such file; make the report first"):
-        evidence.main(["write"])
+        main(["evidence", "write"])
     plan = json.loads((results / "plan/constructed.json").read_text())
     for group in plan["groups"]:
         group["not_run"] = "needs 2 GPUs"
     (results / "plan/elsewhere.json").write_text(json.dumps(plan))
     studies = [{"name": name} for name in ("constructed", "elsewhere")]
     (results / "report.json").write_text(json.dumps({"studies": studies}))
-    evidence.main(["write"])
+    main(["evidence", "write"])
     told = capsys.readouterr()
     assert "note: elsewhere: nothing of it runs on this machine" in told.err
     assert "constructed-constructed-x2-2030-01-04.json  37 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
     with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 37 cells are not measured"):
-        evidence.main(["write", "constructed"])
+        main(["evidence", "write", "constructed"])
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path):

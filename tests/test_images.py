@@ -124,8 +124,7 @@ class Build:
         self.recipe.write_text(TINY)
 
     def run(self, *words, check=True):
-        words = ("scripts/images.py", *words)
-        return self.work.run(*words, check=check, PARBENCH_CACHE=str(self.cache))
+        return self.work.parbench("images", *words, check=check, PARBENCH_CACHE=str(self.cache))
 
 
 @pytest.fixture
@@ -275,14 +274,15 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
         "import builtins, importlib.util, json, os, sys\n"
         "print(json.dumps({'spy': importlib.util.find_spec('spy') is not None,"
         " 'spied': hasattr(builtins, 'spied'), 'prefix': sys.prefix,"
-        " 'names': [name for name in ('SECRET', 'PYTHONPATH', 'HOME_OF') if name in os.environ],"
+        " 'names': [name for name in ('SECRET', 'HOME_OF') if name in os.environ],"
+        " 'path': os.environ['PYTHONPATH'],"
         f" 'tmp': os.listdir('/tmp'), 'planted': os.path.exists({str(planted)!r})}}))"
     )
     variables = {"PYTHONPATH": str(planted), "HOME": str(planted), "SECRET": "x"}
     variables |= {"PARBENCH_CACHE": str(cache.folder())}
     variables |= {"APPTAINER_BIND": str(planted), "APPTAINERENV_SECRET": "x"}
     root = config_files.ROOT
-    command = [sys.executable, str(root / "scripts/images.py"), "run", "report", "--"]
+    command = [sys.executable, str(root / "scripts/bin/parbench"), "images", "run", "report", "--"]
     done = subprocess.run(
         [*command, "python", "-c", program],
         cwd=root,
@@ -293,6 +293,7 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "spy": False, "spied": False, "prefix": "/opt/parbench", "names": [], "planted": False,
+        "path": str(root / "scripts"),
         "tmp": list(root.parts[2:3]) if root.is_relative_to("/tmp") else [],
     }  # fmt: skip
 

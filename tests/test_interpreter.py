@@ -176,7 +176,14 @@ def test_a_python_that_the_system_keeps_for_itself_is_not_to_be_installed_into(t
 
 
 def test_no_other_python_makes_its_certificate(tmp_path):
-    words = [ROOT / "scripts/equivalence.py", "--place", "python-0123456789ab", "--out", "c.json"]
+    words = [
+        ROOT / "scripts/bin/parbench",
+        "certify",
+        "--place",
+        "python-0123456789ab",
+        "--out",
+        "c.json",
+    ]
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"--place python-0123456789ab: {sys.executable} is python-" in done.stderr

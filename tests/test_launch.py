@@ -36,7 +36,7 @@ from parbench.training.progress import Heartbeat
 parser = argparse.ArgumentParser()
 for name in ("cell", "data", "out"):
     parser.add_argument(f"--{name}", type=Path)
-given = parser.parse_args()
+given = parser.parse_args(sys.argv[2:])
 cell = cells.read(given.cell)
 rank = int(os.environ.get("RANK", "0"))
 mode = cell.model.options.get(str(rank), "ok")
@@ -99,7 +99,9 @@ elif mode == "last":  # dies when the other one can be asked to stop
 if rank == 0 and mode != "silent":
     known = {"train_seconds": 7.94, "test_accuracy": 0.9312}
     metrics_json.write_run(given.out, cell, "ok", None, clocks.now(), given.data, **known)
+sys.exit()
 """
+COMMANDS = "scripts/parbench/commands/called"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def checkout(tmp_path_factory):
     root = tmp_path_factory.mktemp("work folder") / "a copy"
     for part in ("scripts", "rules/schemas", "containers/locks"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "scripts" / "train.py").write_text(TRAIN)
+    (root / COMMANDS / "train.py").write_text(TRAIN)
     data = root / "results" / "data" / "digits"
     data.mkdir(parents=True)
     (data / "digest.json").write_text(json.dumps({"sha256": "0" * 64}))
@@ -144,7 +146,7 @@ def told(it, rank=0):
 @contextlib.contextmanager
 def planted(it, code):
     """Let the launcher of ``it`` begin with ``code``."""
-    program = it.root / "scripts" / "launch.py"
+    program = it.root / COMMANDS / "launch.py"
     kept = program.read_text()
     program.write_text(code + kept)
     try:
@@ -228,7 +230,7 @@ def test_a_failure_says_which_rank_and_why(launch, modes, sentence):
     assert sentence in error
     assert errors in it.log.read_text()
     assert log == f"  log:   {it.log}"
-    assert shlex.split(again)[1:3] == [sys.executable, "scripts/launch.py"]
+    assert shlex.split(again)[1:4] == [sys.executable, "scripts/bin/parbench", "launch"]
     failed = json.loads((it.folder / "failed.json").read_text())
     assert sentence in failed["sentence"]
     assert failed["lines"][-1] == again

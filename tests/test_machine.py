@@ -506,7 +506,7 @@ def test_a_program_takes_no_packages_from_pythonpath(tmp_path):
     (tmp_path / "yaml").mkdir()
     (tmp_path / "yaml" / "__init__.py").write_text("raise ImportError('of another Python')")
     done = subprocess.run(
-        [sys.executable, SCRIPTS / "audit.py", "--help"],
+        [sys.executable, variables.PROGRAM, "audit", "--help"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -516,7 +516,7 @@ def test_a_program_takes_no_packages_from_pythonpath(tmp_path):
 
 def test_a_terminal_of_another_encoding_gets_question_marks(tmp_path):
     done = subprocess.run(
-        [sys.executable, SCRIPTS / "audit.py", tmp_path / "Tafel→.csv"],
+        [sys.executable, variables.PROGRAM, "audit", tmp_path / "Tafel→.csv"],
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
         capture_output=True,
         encoding="latin-1",

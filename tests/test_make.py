@@ -100,7 +100,7 @@ def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, st
     told = work.parbench("cells").stdout.splitlines()
     short = next(line.split()[0] for line in told if line.startswith("swin.eager"))
     work.snakemake(f"results/cells/{short}/metrics.json")
-    program = work.folder / "scripts/train.py"
+    program = work.folder / "scripts/parbench/commands/called/train.py"
     program.write_text(HELD.format(folder=str(work.folder)) + program.read_text())
     first = start(PARBENCH_REPORT_WHEN_STOPPED="1")
     wait_for(lambda: (work.folder / "held").exists() or first.poll() is not None)
@@ -116,7 +116,7 @@ def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, st
     assert report.exists(), said
     assert "This report is not finished: 1 cell not trained yet." in report.read_text()
 
-    program = work.folder / "scripts/certificate.py"
+    program = work.folder / "scripts/parbench/commands/called/certificate.py"
     certifies = program.read_text()
     program.write_text("raise SystemExit('no certificate')\n")
     said = start().communicate(timeout=HANG_SECONDS)[0]

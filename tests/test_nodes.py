@@ -43,7 +43,7 @@ class Cell:
 
     def submit(self, *options, comment=None, first="", **environment):
         """Submit its job, which runs the shell command ``first``; return the job's ID."""
-        words = f"{sys.executable} scripts/launch.py --cell {self.folder}/cell.json"
+        words = f"{sys.executable} scripts/bin/parbench launch --cell {self.folder}/cell.json"
         words += f" --data {self.data} --out {self.out}"
         kept = "for v in ${!SLURM_@}; do [ $v = SLURM_JOB_ID ] || unset $v; done"
         path = self.folder / "job.sh"
@@ -84,7 +84,7 @@ class Cell:
 
     def launcher(self):
         """Return the process of its launcher."""
-        words = {"scripts/launch.py", f"{self.folder}/cell.json"}
+        words = {"launch", f"{self.folder}/cell.json"}
         every = psutil.process_iter(["cmdline"])
         (found,) = [one for one in every if words <= set(one.info["cmdline"] or ())]
         return found
@@ -297,7 +297,7 @@ def alive(it):
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
-            program = {"scripts/train.py", "scripts/turns.py"} & set(words)
+            program = {"train", "turns"} & set(words)
             found += bool(program) and f"{it.folder}/cell.json" in words
         except psutil.Error:
             continue

@@ -9,14 +9,14 @@ import pytest
 import as_json
 import constructed
 from parbench import strategies
+from parbench.__main__ import main
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json, scores
 from parbench.measure.profiling import operators
-from parbench.plan import config_files, expansion, places
+from parbench.plan import config_files, expansion
 from parbench.training import train
 from parbench.training.progress import Heartbeat
-from parbench.verdicts import tables
 from shown import collect, render
 from training import cell
 
@@ -147,7 +147,7 @@ def collected(folder, study_name, **available) -> dict:
             paths["cells"] / name / "metrics.json", constructed_metrics(plan.cells[name])
         )
     words = ["--plan", paths["plan"], "--cells", paths["cells"], "--out", paths["table"]]
-    tables.main(list(map(str, [*words, "--published", *places.published_files()])))
+    main(["tables", *map(str, words)])
     return collect(paths)
 
 

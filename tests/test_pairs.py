@@ -103,7 +103,10 @@ def ranks(it: Launched) -> dict[int, list[psutil.Process]]:
     mine = {}
     for process in psutil.process_iter(["cmdline", "ppid"]):
         words = process.info["cmdline"] or []
-        if words[1:2] == ["scripts/turns.py"] and str(it.folder / "cell.json") in words:
+        if (
+            words[1:3] == ["scripts/bin/parbench", "turns"]
+            and str(it.folder / "cell.json") in words
+        ):
             mine[process.pid] = process
     found: dict[int, list[psutil.Process]] = {}
     for process in mine.values():

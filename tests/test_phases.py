@@ -130,7 +130,7 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
     value = cell("ddp", 2, mode="deterministic", epochs=1)
     planted = json.dumps({"late": late, "network": network, "losses": 1, "folder": str(tmp_path)})
     metrics, _ = run(
-        instrumented(value), digits, tmp_path / "a", program="tests/phased.py", PLANTED=planted
+        instrumented(value), digits, tmp_path / "a", program=["tests/phased.py"], PLANTED=planted
     )
     result, steps = metrics["profile"], metrics["steps_per_epoch"]
     check_sums(result, metrics["train_seconds"])
@@ -151,7 +151,7 @@ def test_a_slow_gather_of_shards_is_communication(digits, tmp_path):
     network = 0.02
     planted = json.dumps({"late": 0, "network": network, "losses": 1, "folder": str(tmp_path)})
     value = instrumented(cell("fsdp", 2, epochs=1))
-    metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
+    metrics, _ = run(value, digits, tmp_path, program=["tests/phased.py"], PLANTED=planted)
     check_sums(metrics["profile"], metrics["train_seconds"])
     for each in metrics["profile"]["ranks"]:
         assert each["communication"] >= 5 * network * metrics["steps_per_epoch"]
@@ -162,7 +162,7 @@ def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
     late = 0.1  # for each of four micro-batches
     value = instrumented(cell("pipeline", 2, epochs=1))
     planted = json.dumps({"late": late, "network": 0, "losses": 4, "folder": str(tmp_path)})
-    metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
+    metrics, _ = run(value, digits, tmp_path, program=["tests/phased.py"], PLANTED=planted)
     result = metrics["profile"]
     check_sums(result, metrics["train_seconds"])
     first, last = result["ranks"]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parbench.audit import checks, printed_table
+from parbench.__main__ import main
+from parbench.audit import printed_table
 from parbench.errors import ParbenchError
 
 COLUMNS = {"Model": "model", "GPUs": "devices", "Time": "train_seconds"}
@@ -173,13 +174,13 @@ def test_a_mapping_that_names_nothing_known_is_refused(tmp_path, columns, given,
     (tmp_path / "paper.md").write_text("Time\n3")
     words = [str(tmp_path / "paper.md"), "--columns", columns, "--given", given]
     with pytest.raises(ParbenchError) as caught:
-        checks.main(words)
+        main(["audit", *words])
     assert says in str(caught.value)
 
 
 def test_the_audit_reads_it_and_says_what_took_part(tmp_path, capsys):
     (tmp_path / "paper.md").write_text(MARKDOWN.replace("30.1†", "20.1†"))
-    checks.main([str(tmp_path / "paper.md"), "--columns", MAPPING, "--given", "hardware=A100"])
+    main(["audit", str(tmp_path / "paper.md"), "--columns", MAPPING, "--given", "hardware=A100"])
     said = capsys.readouterr().out
     assert "faster than its devices (likely): ResNet-50 ddp on 2x A100: 3384 s to 1206 s is" in said
     assert "4 of 7 values were held against others or their devices; of 3 only unit and" in said

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from dataclasses import astuple
 from functools import partial
 
 import numpy as np
 import pytest
 
-import calibrate
 import constructed
+from parbench.__main__ import main
 from parbench.bench.calibration import looks
 from parbench.verdicts.sequential import (
     ALPHA,
@@ -181,8 +180,7 @@ def program(tmp_path, monkeypatch, capsys):
     def call(runs, *words):
         for number, run in enumerate(runs):
             constructed.write_json(tmp_path / f"results/cells/{number}/metrics.json", run)
-        monkeypatch.setattr(sys, "argv", ["calibrate.py", *words])
-        calibrate.main()
+        main(["calibrate", *words])
         return capsys.readouterr().out
 
     return call

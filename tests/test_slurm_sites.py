@@ -187,7 +187,7 @@ class Run:
         return trainer
 
     def _trainers(self, part: str) -> list[psutil.Process]:
-        words = {"scripts/train.py", f"results/cells/{self.cells[part]}/cell.json"}
+        words = {"train", f"results/cells/{self.cells[part]}/cell.json"}
         every = psutil.process_iter(["cmdline", "cwd"])
         here = (one for one in every if one.info["cwd"] == str(self.work.folder))
         return [one for one in here if words <= set(one.info["cmdline"] or ())]
@@ -244,8 +244,8 @@ def undisturbed(work, digits, tmp_path_factory):
 
 
 def test_what_the_site_refuses_is_known_before_anything_is_submitted(work, site):
-    words = ["scripts/doctor.py", "--slurm", "--configfile", "mine.yaml"]
-    said = work.run(*words, check=False, **work.variables).stdout
+    words = ["doctor", "--slurm", "--configfile", "mine.yaml"]
+    said = work.parbench(*words, check=False, **work.variables).stdout
     lines = dict(re.findall(r"^(\S+?)(?:, in use)?  (?=(.*\n.*))", said, re.M))
     assert "account theirs appears to be invalid. Available accounts: " in lines["stranger"]
     assert "Invalid qos specification" in lines["privileged"]

@@ -65,8 +65,8 @@ def cell_of(work, part: str) -> str:
 @pytest.fixture(scope="module")
 def doctor(work, cluster) -> dict[str, str]:
     """Return the doctor's lines by hardware, before anything is submitted."""
-    words = ["scripts/doctor.py", "--slurm", "--configfile", "mine.yaml"]
-    result = work.run(*words, check=False, **work.variables)
+    words = ["doctor", "--slurm", "--configfile", "mine.yaml"]
+    result = work.parbench(*words, check=False, **work.variables)
     assert result.returncode == 0
     assert "config.yaml: hardware.a100x2: {..., slurm: {partition: ...}}" in result.stdout
     assert cluster.run("squeue", "--noheader") == ""

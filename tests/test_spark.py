@@ -115,14 +115,14 @@ def test_texts_on_a_cluster_of_two_workers(home):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    up = ("scripts/spark.py", "up", "--port", str(port))
-    said = work.run(*up).stdout
+    up = ("spark", "up", "--port", str(port))
+    said = work.parbench(*up).stdout
     try:
         address = f"spark://127.0.0.1:{port}"
         assert f"spark: {{master: '{address}'}}" in said
         cluster = {"cluster": True, "executors": 2, "run": {"spark_master": address}}
         found = by_spark(trainer, folder, home, **cluster)
-        assert "is not ended; make spark-down" in work.run(*up, check=False).stderr
+        assert "is not ended; make spark-down" in work.parbench(*up, check=False).stderr
     finally:
         assert "the cluster is ended" in work.parbench("spark", "down").stdout
     assert found["predictions_sha256"] == digest(expected)
@@ -197,8 +197,8 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
     work = Workspace(tmp_path / "work")
     (work.folder / "studies/inference.yaml").write_text(STUDY)
     mine = ["--config", "studies=[inference]", "deployment=host"]
-    of_study = ["scripts/cells.py", "--study", "inference"]
-    told = work.run(*of_study, "list").stdout.splitlines()
+    of_study = ["--study", "inference"]
+    told = work.parbench("cells", *of_study).stdout.splitlines()
     names = [line.split()[0] for line in told if line.startswith("simple_cnn")]
     files = [f"results/cells/{name}/metrics.json" for name in names]
     work.run("-m", "snakemake", "--quiet", "all", "--cores", "2", *mine, "--", *files)
@@ -211,6 +211,7 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
     assert second["train_seconds"] is None
 
     (cells / trainer / saved_weights.DIGEST).write_text('{"sha256": "0"}')
-    assert f"the weights that {trainer} trained changed" in work.run(*of_study, "why", who).stdout
+    said = work.parbench("why", *of_study, who).stdout
+    assert f"the weights that {trainer} trained changed" in said
     (cells / trainer / saved_weights.DIGEST).unlink()
-    assert "its weights, and they were not kept" in work.run(*of_study, "why", trainer).stdout
+    assert "its weights, and they were not kept" in work.parbench("why", *of_study, trainer).stdout

@@ -376,8 +376,8 @@ def test_a_speedup_lies_somewhere_also_on_other_hardware_with_as_many_devices(
 # ---------------------------------------------------------------- programs
 
 
-def run_program(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+def run_program(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts/bin/parbench"), *words]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ascii_only)
 
@@ -396,7 +396,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     paths = constructed.write_study(tmp_path, study, groups, published=published)
     made = {"studies": [{"name": "paper"}], "claims": None, "turns": "Compared in turns: nothing."}
     constructed.write_json(tmp_path / "results/report.json", made)
-    lines = run_program("closing.py", tmp_path).stdout.splitlines()
+    lines = run_program(tmp_path, "closing").stdout.splitlines()
     assert lines[0] == "paper (stack current, deployment host)"
     eager, ddp, gpipe, horovod = lines[3:7]
     for told in ("90.0 ? 0.0 %", "101.2 ? 0.6 s", "larger than published: accuracy"):
@@ -409,7 +409,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     assert lines[7].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
     assert "Compared in turns: nothing." in lines
     paths["table"].write_text("a,b\n1,2\n")
-    done = run_program("closing.py", tmp_path)
+    done = run_program(tmp_path, "closing")
     assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr
 
 

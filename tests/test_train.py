@@ -1,5 +1,5 @@
 """One loop for every strategy: the same mathematics, honest metrics, and interruptions that leave
-no trace. Cells are trained by scripts/train.py, as a launcher starts it.
+no trace. Cells are trained by `parbench train`, as a launcher starts it.
 """
 
 from __future__ import annotations

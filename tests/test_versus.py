@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import training
+from parbench.__main__ import main
 from parbench.data import dataset
 from parbench.errors import ParbenchError
 from parbench.launch import interleaving
@@ -86,13 +87,14 @@ while True:
 
 # The program, where a further restart always takes longer than is left.
 ONE_RESTART = """
-import os, versus
+import os, sys
+from parbench.__main__ import main
 from parbench.launch import interleaving
 from parbench.versus import measuring
 
 interleaving.SLICE_SECONDS, interleaving.TURN_SECONDS = 0.02, 0.01
 measuring._longest = lambda found: 1e6 * (len(found) > int(os.environ.get("EARLIER", 0)))
-versus.main()
+main(["versus", *sys.argv[1:]])
 """
 
 
@@ -215,7 +217,16 @@ def test_nothing_is_waited_for_longer_than_all_may_take(tmp_path):
     (tmp_path / "a.py").write_text("import threading; threading.Event().wait()")
     side = shlex.join([sys.executable, "a.py"])
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/versus.py", "--a", side, "--b", side, "--minutes=0.01"],
+        [
+            sys.executable,
+            ROOT / "scripts/bin/parbench",
+            "versus",
+            "--a",
+            side,
+            "--b",
+            side,
+            "--minutes=0.01",
+        ],
         cwd=tmp_path,
         env=os.environ | {"PARBENCH_LOCKS": str(tmp_path)},
         capture_output=True,
@@ -425,12 +436,9 @@ def test_a_command_that_cannot_be_started(make, tmp_path, command, sentence):
     ],
 )
 def test_arguments_that_cannot_be_used(words, sentence, tmp_path, monkeypatch):
-    import versus
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["versus.py", "--a", "true", "--b", "true", *words])
     with pytest.raises(ParbenchError) as error:
-        versus.main()
+        main(["versus", "--a", "true", "--b", "true", *words])
     assert str(error.value).startswith(sentence)
 
 

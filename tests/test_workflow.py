@@ -142,13 +142,17 @@ def test_what_changed_runs_again_and_nothing_else(work, file, old, new, jobs):
 def test_neither_a_touched_file_nor_a_comment_is_a_change(work):
     work.edit(GPIPE, '"""One process that', '# a comment\n    """One process, said otherwise, that')
     work.edit(DATASET, "import files", "import files\n\nUNUSED = 1")  # makes the same data
-    for file in ("scripts/train.py", "studies/six.yaml", "studies/published/published_results.csv"):
+    for file in (
+        "scripts/bin/parbench",
+        "studies/six.yaml",
+        "studies/published/published_results.csv",
+    ):
         (work.folder / file).touch()
     assert work.jobs() == {}
 
 
 def test_words_that_are_no_option_are_refused_before_a_silent_run(work):
-    done = work.parbench("prepare", "studies=[six]", check=False)
+    done = work.parbench("report", "studies=[six]", check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: studies=[six]: neither an option of Snakemake nor a file")
 
@@ -182,7 +186,7 @@ def test_cells_of_two_seeds_run_at_once(tmp_path):
     study = small_study("Two seeds", "simple_cnn: {}", variants)
     (work.folder / "studies/two.yaml").write_text(study.replace("seeds: [0]", "seeds: [0, 1]"))
     work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
-    launch = work.folder / "scripts/launch.py"
+    launch = work.folder / "scripts/parbench/commands/called/launch.py"
     launch.write_text(TOGETHER.format(seconds=HANG_SECONDS) + launch.read_text())
     told = work.parbench("cells").stdout.splitlines()
     cells = [line.split()[0] for line in told if line.startswith("simple_cnn")]
@@ -312,7 +316,9 @@ def test_what_a_failed_certificate_printed_is_shown(tmp_path):
     work = Workspace(tmp_path / "work")
     (work.folder / "studies/six.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
-    (work.folder / "scripts/equivalence.py").write_text("raise SystemExit('no such library')")
+    (work.folder / "scripts/parbench/commands/certify.py").write_text(
+        "raise SystemExit('no such library')"
+    )
     cache = {"PARBENCH_CACHE": str(tmp_path / "cache")}
     result = work.snakemake("results/certificates/host.json", check=False, **cache)
     assert result.returncode != 0

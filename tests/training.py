@@ -1,4 +1,4 @@
-"""Small cells for tests, trained by scripts/train.py without the launcher."""
+"""Small cells for tests, trained by `parbench train` without the launcher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from parbench.cell import Cell, Dataset, Hardware, Model, RunSettings, Strategy,
 from parbench.plan.settings import defaults
 from workspace import HANG_SECONDS, ROOT
 
+TRAIN = ("scripts/bin/parbench", "train")
 SMALL_SWIN = {
     "patch_size": 4,
     "embed_dim": 12,
@@ -80,7 +82,7 @@ def starter(value: Cell) -> list[str]:
 
 
 def start(
-    value: Cell, data: Path, folder: Path, program: str = "scripts/train.py", **variables: str
+    value: Cell, data: Path, folder: Path, program: Sequence[str] = TRAIN, **variables: str
 ) -> subprocess.Popen:
     """Start training ``value`` in ``folder``, with as many ranks as its strategy has."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ def start(
     cell_path.write_text(json.dumps(value.json()))
     command = [
         *starter(value),
-        program,
+        *program,
         "--cell",
         str(cell_path),
         "--data",

@@ -233,6 +233,6 @@ def audit(
     for note in printed.notes:
         print(note)
     print(
-        f"Taken for assumptions: {assumptions.classes} classes, {assumptions.train_samples:,} training "
+        f"Taken for granted: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         f"samples, a test set that is {balance}"
     )

@@ -40,12 +40,12 @@ def write(
     rows = draft.renamed(table, printed.rows, mapped(names, "--names"))
     title = title or draft.title_of(rows)
     schema = os.path.relpath(places.ROOT / "rules/schemas/study.schema.yaml", folder)
-    told = draft.assumed(printed.rows)
+    assumed = draft.assumed(printed.rows)
     files = {
         folder / "published" / f"{name}.csv": draft.values(name, table, rows, printed.texts),
-        folder / f"{name}.yaml": draft.study(name, title, rows, schema, told),
+        folder / f"{name}.yaml": draft.study(name, title, rows, schema, assumed),
     }
-    if small := draft.copy(name, title, rows, schema, told):
+    if small := draft.copy(name, title, rows, schema, assumed):
         files[folder / f"{name}-cpu.yaml"] = small
     for path, text in files.items():
         make_folder(path.parent)
@@ -53,7 +53,7 @@ def write(
         print(path)
     for note in (*printed.notes, *draft.merged(printed.rows, rows)):
         print(f"note: {note}")
-    for each in told:
+    for each in assumed:
         print(f"assumed: {each}")
     if claim := draft.claims(name, rows):
         print(f"\nA claim to start from, for {folder}/published/claims.yaml:\n{claim}")

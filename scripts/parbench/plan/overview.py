@@ -20,7 +20,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     plan = expansion.plan(config, deployment, configfiles, changes)
     where = "--study" if studies else config_files.holder(configfiles, ["studies"])
     yield f"studies: {', '.join(plan.studies)} ({where})"
-    earlier = decided.read()
+    earlier = plan.decided
     kept = f" ({decided.DEPLOYMENT} keeps that)" if deployment.auto and earlier.deployment else ""
     yield f"{deployment}{kept}"
     known = {part.id for study in plan.studies.values() for part in (*study.groups, *study.pairs)}
