@@ -1,4 +1,4 @@
-# What the recipes' %post sections share. scripts/images.py lays this file, the lock file and this
+# What the recipes' %post sections share. `parbench images` lays this file, the lock file and this
 # machine's settings (its package mirrors and certificates) into /parbench-build for the time of the
 # build; clean_up takes them away again, so that no image knows where it was built.
 # Beware: /tmp is the building machine's own in a %post section.

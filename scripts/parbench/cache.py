@@ -1,6 +1,6 @@
 """The cache, shared by all checkouts: environments, wheels, images, downloads.
 
-Standard library only, since scripts/environment.py imports it on a bare Python.
+Standard library only, since `parbench env` imports it on a bare Python.
 """
 
 from __future__ import annotations

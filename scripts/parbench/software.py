@@ -109,6 +109,6 @@ def _java() -> str:
 
 
 def _horovod_state() -> dict[str, Any]:
-    """Return what scripts/environment.py recorded about its Horovod: {available, gpu, ...}."""
+    """Return what `parbench env` recorded about its Horovod: {available, gpu, ...}."""
     path = Path(sys.prefix, "horovod.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

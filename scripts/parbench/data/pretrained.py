@@ -1,6 +1,6 @@
 """Load the published weights that a model starts from.
 
-Planning chooses them among config.yaml's ``weights``; scripts/weights.py fetches them.
+Planning chooses them among config.yaml's ``weights``; `parbench weights` fetches them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     from torch import nn
 
-# Increase it when scripts/weights.py makes other bytes of the same file: cells then train again.
+# Increase it when `parbench weights` makes other bytes of the same file: cells then train again.
 CONVERSION = 1
 WEIGHTS, DIGEST = "weights.safetensors", "digest.json"
 

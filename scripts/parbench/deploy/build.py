@@ -135,7 +135,7 @@ def _build(wanted: Image, mirror: str) -> None:
             raise ParbenchError(
                 f"the image {wanted.label} cannot be built:\n{end}{room}\n"
                 f"  recipe: {wanted.recipe}\n"
-                f"  log:    {log}\n  What building needs: python3 scripts/doctor.py. The next run "
+                f"  log:    {log}\n  What building needs: parbench doctor. The next run "
                 "builds it again. To train without images: deployment: host in config.yaml"
             )
         rename_durably(target, wanted.path)

@@ -165,4 +165,4 @@ def slurm() -> Check:
     if problem:
         found = f"no answer from a cluster: {problem}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")
-    return Check("Slurm", OK, "what a cell would ask for: python scripts/doctor.py --slurm")
+    return Check("Slurm", OK, "what a cell would ask for: parbench doctor --slurm")

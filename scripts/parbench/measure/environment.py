@@ -24,7 +24,7 @@ def describe(
 ) -> dict:
     """Return everything that a reader needs to judge or reproduce a measurement.
 
-    ``image``: what scripts/images.py knows of the cell's image, if called outside of it; ``side``:
+    ``image``: what `parbench images` knows of the cell's image, if called outside of it; ``side``:
     of a pair, the one that is described.
     """
     python, installed, own = platform.python_version(), packages.installed(), {}

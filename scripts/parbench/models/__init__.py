@@ -4,7 +4,7 @@ A model file defines
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set; ``build`` may
   get no `implied` one, which then has its default,
-- ``SMALL``: options of a small version, for scripts/equivalence.py,
+- ``SMALL``: options of a small version, for `parbench certify`,
 - ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
   balanced stages; ParbenchError if the model cannot be cut into that many,
 - ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
@@ -17,7 +17,7 @@ torch is imported inside ``build`` only: the workflow reads options and cuts wit
 
 A name with a slash, such as torchvision/resnet34, is of a module in libraries/, which has networks
 of another origin. Such a network may also state ``problem(image_size, options)``, why it cannot
-train on such images or None, and ``SMALL_SIZE``, the size of images for scripts/equivalence.py.
+train on such images or None, and ``SMALL_SIZE``, the size of images for `parbench certify`.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ class Claim(StrictModel):
     )
     finding: str | None = Field(
         None,
-        description="for a claim without test: the check of scripts/audit.py that contradicts it",
+        description="for a claim without test: the check of `parbench audit` that contradicts it",
     )
     needs: str | None = Field(
         None, description="for a claim without test: what a test would need that parbench lacks"

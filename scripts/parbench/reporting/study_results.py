@@ -27,7 +27,7 @@ class StudyResults:
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
     the table's, by (group, metric); ``runs``: of its cells and of the restarts of its pairs;
     ``pairs``: the plan's; ``proofs``: their certificates; ``evidence``: what
-    the plan says of the file it was unpacked from (scripts/evidence.py), which brings its own cells
+    the plan says of the file it was unpacked from (`parbench evidence`), which brings its own cells
     and certificates. ParbenchError if something is missing or broken.
     """
 
