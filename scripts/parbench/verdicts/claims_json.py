@@ -21,7 +21,7 @@ from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
 from parbench.words import nearest
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
 OPEN = (None, math.inf)  # the end of a range that has none
 
@@ -41,7 +41,6 @@ def _claim(judged: Judged) -> dict:
         "sentence": judged.sentence,
         "told": judged.sentence_with_reason,
         "reason": judged.reason,
-        "firm": judged.firm,
         "weakness": judged.weakness,
         "grade": judged.grade,
         "machines": list(judged.machines),
@@ -128,8 +127,9 @@ def junit(made: dict) -> str:
 
 def shown(claim: dict) -> list[str]:
     """Return a claim of results/claims.json as lines of text that fill a screen at most."""
-    weak = "" if claim["weakness"] == NOT_DECIDED else f", not firm ({claim['weakness']})"
-    firm = ", firm" if claim["firm"] else weak
+    weakness = claim["weakness"]
+    weak = "" if weakness == NOT_DECIDED else f", not firm ({weakness})"
+    firm = weak if weakness else ", firm"
     machines = ", ".join(claim["machines"]) or "no machine"
     lines = [
         f"{claim['name']} (of {claim['source']}): {claim['claim']}",
