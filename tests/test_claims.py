@@ -30,6 +30,7 @@ from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.plan.study_plan import About, StudyPlan
+from parbench.reporting import claim_headline
 from parbench.runs import records
 from parbench.verdicts import claims, claims_json, terms
 from parbench.verdicts.comparisons import Rebuilt
@@ -309,6 +310,18 @@ def test_a_claim_is_what_its_parts_say_with_their_coverage(models, sentence):
     claim = parted(*({"model": model} for model in models))
     made = judged(claim, *GOOD, *LEVEL, *BAD, *LACKING, *OPEN)
     assert made.sentence == sentence
+
+
+def test_the_headline_counts_each_reason_of_an_untested_claim_once():
+    eager, ddp = GOOD
+    groups = (eager, ddp.model_copy(update={"differs": "it repeats"}), *LACKING)
+    lacking = judged(parted({"model": "d"}, {"model": "d"}), *groups)
+    told = "1 was not tested here: needs 2x A100 (1)."
+    assert told in claim_headline.headline([lacking])
+    mixed = judged(parted({"model": "a"}, {"model": "e"}, {"model": "e"}), *groups)
+    told = "2 were not tested here, some for several reasons: "
+    (reasons,) = re.findall(rf"{told}(.*?)\. ", claim_headline.headline([lacking, mixed]))
+    assert set(reasons.split("; ")) == {"needs 2x A100 (1)", "no cells (1)", "not comparable (1)"}
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from parbench.plan.study import Tolerance
+from parbench.verdicts import deciding
+from parbench.verdicts.sequential import Series
 from workspace import Workspace, small_study
 
 STUDY = small_study("Decided", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
@@ -147,3 +151,16 @@ def test_a_study_without_pairs_has_nothing_to_decide(work):
     done = work.parbench("decide", check=False)
     assert done.returncode == 2
     assert "error: studies: decided: none has `pairs`" in done.stderr
+
+
+@pytest.mark.parametrize(("baseline", "is_open"), [("eager", True), ("ddp", False)])
+def test_equal_sides_are_equal_within_5_percent_whatever_the_study_tolerates(
+    monkeypatch, baseline, is_open
+):
+    values = {number: value for number, value in enumerate([0.2, -0.2] * 4)}
+    compared = SimpleNamespace(series=Series(values, "restarts", logs=True))
+    monkeypatch.setattr(deciding, "_compared", lambda pair: compared)
+    pair = SimpleNamespace(not_run=None, variant="eager", baseline=baseline)
+    about = SimpleNamespace(tolerance=Tolerance(relative=0.5))
+    plan = SimpleNamespace(studies={"s": SimpleNamespace(study=about, pairs=[pair])})
+    assert bool(list(deciding._of_pairs("s", plan))) == is_open

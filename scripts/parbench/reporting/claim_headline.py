@@ -19,10 +19,12 @@ def headline(judged: list[Judged]) -> str:
     of = f"{len(judged)} verdicts on " if names != len(judged) else ""
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
     if untested := counts[terms.NOT_TESTED]:
-        reasons = Counter(lacks(each)[0] for each in judged if each.verdict == terms.NOT_TESTED)
-        counted = "; ".join(f"{why} ({n})" for why, n in reasons.items())
+        found = [_lacks(each) for each in judged if each.verdict == terms.NOT_TESTED]
+        reasons = Counter(why for each in found for why in each)
+        counted = "; ".join(f"{why} ({n})" for why, n in reasons.most_common())
         verb = "was" if untested == 1 else "were"
-        text += f" {untested} {verb} not tested here: {counted}."
+        several = ", some for several reasons" * (reasons.total() > untested)
+        text += f" {untested} {verb} not tested here{several}: {counted}."
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
@@ -98,9 +100,13 @@ def _says(verdict: str, number: int) -> str:
     return singular if number == 1 else plural
 
 
-def lacks(each: Judged) -> tuple[str, str]:
-    """Return what a claim that is not tested here lacks, in short and in full."""
-    reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
-    found = [lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack]
-    ((lack, _),) = Counter(found or [each.reason]).most_common(1)
-    return lack, "; ".join(dict.fromkeys(reasons)) or each.reason
+def _lacks(each: Judged) -> set[str]:
+    """Return what the parts of a claim that is not tested here lack, in a few words each."""
+    parts = [part for part in each.parts if not part.is_impossible]
+    return {lack for part in parts for lack in part.lacks if lack} or {each.reason}
+
+
+def why_untested(each: Judged) -> str:
+    """Return in full why a claim is not tested here."""
+    found = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
+    return "; ".join(dict.fromkeys(found)) or each.reason

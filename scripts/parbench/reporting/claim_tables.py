@@ -24,7 +24,6 @@ from parbench.reporting.text import (
     hardware_text,
     label,
     machine_text,
-    ratio_text,
     spread_text,
 )
 from parbench.verdicts import claims, terms
@@ -33,6 +32,7 @@ from parbench.verdicts.claims_json import range_text
 from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
 from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.matching import PublishedSource
+from parbench.verdicts.ratios import ratio_text
 from parbench.verdicts.sequential import Series
 
 TONES = {
@@ -237,7 +237,8 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 def _reported_row(number: int, each: Judged) -> list[TableCell]:
     found = [(c, c.largest.measured) for c in each.comparisons if c.largest]
     measured = [f"{_model(c)}: {name}" for c, name in found if name]
-    lacks = claim_headline.lacks(each)[1] if each.verdict == terms.NOT_TESTED else each.reason
+    untested = each.verdict == terms.NOT_TESTED
+    lacks = claim_headline.why_untested(each) if untested else each.reason
     return [
         TableCell(str(number), sort=number),
         TableCell(each.study),

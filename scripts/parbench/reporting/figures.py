@@ -20,10 +20,11 @@ from parbench.reporting.drawing import (
 from parbench.reporting.phase_section import phases_figure
 from parbench.reporting.scaling import scaling_figure
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.text import convert, cut, heading, ratio_text, unit_text
+from parbench.reporting.text import convert, cut, heading, unit_text
 from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Epoch
 from parbench.verdicts.groups import Group
+from parbench.verdicts.ratios import ratio_text
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import OK
 

@@ -15,11 +15,12 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study_results import ONCE, StudyResults
-from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
-from parbench.reporting.text import fixed, listed, ratio_text
+from parbench.reporting.table import Notes, TableCell, absent, make_table, number
+from parbench.reporting.text import fixed, listed
 from parbench.verdicts.controls import TimedPair, timed_pairs
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
+from parbench.verdicts.ratios import ratio_text, with_interval
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
 
@@ -98,8 +99,7 @@ def _times_as_fast(series: Series) -> str:
     """Return a ratio as it stands between its sides."""
     if series.mean is None:
         return "beside"
-    interval = series.too_few or interval_cell(series, 2).text
-    return f"{ratio_text(series.mean)} ({interval}) times as fast as"
+    return f"{with_interval(series, series.too_few)} times as fast as"
 
 
 def _row(
@@ -123,7 +123,6 @@ def _row(
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
     pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
-    interval = series.too_few or interval_cell(series, 2).text
     if row:
         marks = notes.mark_all(row.reason)
     else:
@@ -131,7 +130,7 @@ def _row(
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        TableCell(f"{ratio_text(mean)} ({interval})", mean, link=study.panel(group)),
+        TableCell(with_interval(series, series.too_few), mean, link=study.panel(group)),
         TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
         TableCell(compared.spread, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),

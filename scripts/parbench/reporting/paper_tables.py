@@ -20,12 +20,12 @@ from parbench.reporting.text import (
     heading,
     listed,
     machine_text,
-    ratio_text,
     short,
 )
 from parbench.runs.metrics import METRICS, TO_PUBLISHED, label
 from parbench.verdicts import terms
 from parbench.verdicts.groups import Group
+from parbench.verdicts.ratios import ratio_text
 from parbench.verdicts.rows import Row
 from parbench.verdicts.tables import IN_TURNS
 

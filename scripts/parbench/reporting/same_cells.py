@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
-from parbench.reporting.text import fixed, ratio_text
+from parbench.reporting.text import fixed
 from parbench.runs.metrics import METRICS
 from parbench.verdicts.groups import Group, compared, machines_of
+from parbench.verdicts.ratios import ratio_text
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
 

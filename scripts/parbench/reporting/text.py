@@ -74,11 +74,6 @@ def short(value: float, unit: str = "") -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def ratio_text(value: float) -> str:
-    """Format a ratio: two decimals, or two significant digits when it is small."""
-    return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
-
-
 def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
     """Return ``12.00 ± 0.13``, mean and standard deviation, or ``11.9 to 12.1`` if too few.
 

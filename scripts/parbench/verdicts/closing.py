@@ -9,6 +9,7 @@ from parbench import probe
 from parbench.files import read_record
 from parbench.terminal import aligned, print_text
 from parbench.verdicts import terms
+from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.rows import Row, read_rows
 
 REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
@@ -104,7 +105,7 @@ def _speedup(speedup: Row) -> str:
     mark = "*" * _is_warned_of(speedup)
     if speedup.ci_low is None or speedup.ci_high is None:
         return spread(speedup, 1, ".2f", mark)
-    return f"{speedup.mean:.2f} ({speedup.ci_low:.2f} to {speedup.ci_high:.2f}){mark}"
+    return with_interval(speedup) + mark
 
 
 def _verdict_counts(rows: Mapping[str, Row]) -> str:

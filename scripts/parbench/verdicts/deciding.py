@@ -26,7 +26,8 @@ from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.controls import timed_pairs
 from parbench.verdicts.groups import Group, Runs
-from parbench.verdicts.pairs import Compared
+from parbench.verdicts.pairs import EQUAL, Compared
+from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import (
     FAILS,
@@ -86,10 +87,12 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
 
 
 def _of_pairs(name: str, plan: expansion.Plan) -> Iterator[Open]:
-    share = plan.studies[name].study.tolerance.relative
+    tolerance = plan.studies[name].study.tolerance.relative
     for pair in plan.studies[name].pairs:
         if pair.not_run is None:
             series = _compared(pair).series
+            # What vouches for other pairs is equal by one margin everywhere.
+            share = EQUAL if pair.variant == pair.baseline else tolerance
             if boundaries := series.undecided(share):
                 yield Open.of([pair], series, boundaries)
 
@@ -297,9 +300,7 @@ def _told(plan: expansion.Plan) -> list[str]:
         groups = asked.measured(plan, name, _done(name, plan)).groups
         for pair in timed_pairs(groups):
             measured = pair.compared.series
-            too_few = measured.too_few
-            interval = "" if too_few else f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
-            ratio = f"{measured.mean:.2f}{interval}" if measured.seeds else "not run"
+            ratio = with_interval(measured) or "not run"
             reading = pair.reading(groups.values(), study.study.tolerance.relative)
             keys = [name, pair.group.model, pair.variant, pair.baseline.variant]
             reading = reading or "; ".join(pair.compared.reasons)

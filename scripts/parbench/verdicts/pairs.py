@@ -16,6 +16,7 @@ from parbench.cell import Training
 from parbench.plan.study_plan import PairGroup
 from parbench.runs.records import PairRun
 from parbench.verdicts import sequential
+from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.terms import FAILURES, OK, SHARED_NODES
 
@@ -209,12 +210,12 @@ class Compared:
 
     @property
     def equality(self) -> str:
-        """The same with its numbers: ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
+        """The same with its numbers: ``1.002 (0.990 to 1.014) of 4 restarts: equal within 5 %``."""
         series = self.series
         if series.too_few:
             return self.equal_reading
-        ends = f"{series.mean:.3f} [{series.ci_low:.3f}, {series.ci_high:.3f}]"
-        return f"{ends} of {series.seeds} restarts: {self.equal_reading}"
+        ratio = with_interval(series, places=3)
+        return f"{ratio} of {series.seeds} restarts: {self.equal_reading}"
 
 
 def disturbance(compared: Iterable[Compared]) -> str:
