@@ -11,7 +11,7 @@ variables.enter()  # before other imports read variables
 try:
     outside.require_packages()
     from parbench import workflow as workflows
-    from parbench.errors import or_exit
+    from parbench.exits import or_exit
     from parbench.measure import provenance
     from parbench.plan import places
 except ImportError as error:

@@ -19,7 +19,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from parbench.__main__ import main
-from parbench.errors import run_main
+from parbench.exits import run_main
 from parbench.measure.profiling import phases
 from parbench.training.run import Run
 

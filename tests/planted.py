@@ -16,7 +16,7 @@ import torch
 
 from parbench.__main__ import main
 from parbench.equivalence import trials
-from parbench.errors import run_main
+from parbench.exits import run_main
 from parbench.strategies import _stages as stages
 from parbench.strategies import ddp, gpipe
 from parbench.training.run import Run

@@ -22,7 +22,8 @@ import constructed
 from parbench import cell as cells
 from parbench import files
 from parbench.data import dataset
-from parbench.errors import ParbenchError, run_main
+from parbench.errors import ParbenchError
+from parbench.exits import run_main
 from parbench.identity import Identity
 from parbench.plan import places, writing
 from parbench.plan.expansion import Plan

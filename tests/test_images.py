@@ -19,7 +19,8 @@ import pytest
 
 from parbench import cache, files, machine
 from parbench.deploy import apptainer, build, containers, recipes
-from parbench.errors import ParbenchError, run_main
+from parbench.errors import ParbenchError
+from parbench.exits import run_main
 from parbench.files import read_json
 from parbench.plan import config_files
 from require import require

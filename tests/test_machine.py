@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from parbench import errors, machine, software, variables
+from parbench import errors, exits, machine, software, variables
 from parbench.cell import Cell, Hardware
 from parbench.launch import devices
 from parbench.measure import cores, load, meters, steering
@@ -427,7 +427,7 @@ def test_all_threads_of_a_process_are_on_its_cores_whatever_a_site_has_set():
 
 def ended(code: str, **options) -> subprocess.CompletedProcess:
     """Return how a program ended whose main function is ``code``."""
-    text = f"from parbench.errors import run_main\ndef main():\n    {code}\nrun_main(main)"
+    text = f"from parbench.exits import run_main\ndef main():\n    {code}\nrun_main(main)"
     words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n{text}"]
     return subprocess.run(words, capture_output=True, text=True, **options)
 
@@ -438,7 +438,7 @@ def ended(code: str, **options) -> subprocess.CompletedProcess:
 def test_an_error_of_the_system_is_a_sentence_with_its_file(number):
     error = OSError(number, os.strerror(number), "/the/file")
     with pytest.raises(SystemExit) as end:
-        errors.or_exit(lambda: (_ for _ in ()).throw(error).__next__())
+        exits.or_exit(lambda: (_ for _ in ()).throw(error).__next__())
     assert end.value.code == 2
     text = errors.sentence(error)
     assert text.startswith(f"/the/file: {os.strerror(number)}; ")
@@ -474,7 +474,7 @@ def test_a_full_or_closed_output_ends_without_a_traceback():
     read, write = os.pipe()
     os.close(read)
     for output, status in ((open("/dev/full", "w"), 2), (open(write, "w"), 0)):  # noqa: SIM115
-        text = "import sys; from parbench.errors import run_main; run_main(lambda: print('x'))"
+        text = "import sys; from parbench.exits import run_main; run_main(lambda: print('x'))"
         words = [sys.executable, "-c", text]
         variables = {**os.environ, "PYTHONPATH": str(SCRIPTS), "PYTHONUNBUFFERED": ""}
         with output:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 from parbench import variables
-from parbench.errors import ParbenchError, run_main
+from parbench.errors import ParbenchError
+from parbench.exits import run_main
 from parbench.words import nearest
 
 COMMANDS = Path(__file__).with_name("commands")

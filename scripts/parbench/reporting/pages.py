@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parbench.errors import run_main
+from parbench.exits import run_main
 from parbench.files import read_json, write_atomically
 from parbench.plan import config_files, places
 from parbench.verdicts.terms import NOT_TESTED

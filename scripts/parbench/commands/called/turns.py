@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the rank."""
-    from parbench import errors
+    from parbench import exits
 
-    with errors.with_tracebacks():
+    with exits.with_tracebacks():
         from parbench.training import pair_rank
 
         pair_rank.run_rank(options.cell, options.side, options.data)
