@@ -29,7 +29,7 @@ use rule report as evidence_report with:
     input:
         **dict(rules.report.input.items())
         | {
-            "tables": workflows.evidence_files("tables/{evidence}.csv"),
+            "tables": snakefile.evidence_files("tables/{evidence}.csv"),
             "certificates": [],
         },
     output:
@@ -40,4 +40,4 @@ use rule report as evidence_report with:
     log:
         "results/evidence/report.log",
     params:
-        plans=workflows.evidence_files("plan/{evidence}.json"),
+        plans=snakefile.evidence_files("plan/{evidence}.json"),

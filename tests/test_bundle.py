@@ -17,7 +17,7 @@ import pytest
 
 from parbench.deploy import apptainer, bundle, host_environment, uv
 from parbench.errors import ParbenchError
-from parbench.launch import minutes
+from parbench.workflow import minutes
 from require import require
 from test_environment import Clone, tiny_wheel, uv_wheel
 from workspace import ROOT, Workspace, small_study

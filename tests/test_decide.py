@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from parbench.plan.study import Tolerance
-from parbench.verdicts import deciding
 from parbench.verdicts.sequential import Series
+from parbench.workflow import deciding
 from workspace import Workspace, small_study
 
 STUDY = small_study("Decided", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
@@ -31,10 +31,10 @@ def monotonic():
 @pytest.fixture
 def work(tmp_path):
     work = Workspace(tmp_path / "work")
-    (work.folder / "scripts/parbench/verdicts/rounds.py").write_text(CLOCK)
-    file, line = "scripts/parbench/verdicts/deciding.py", "from parbench.verdicts import asked"
+    (work.folder / "scripts/parbench/workflow/rounds.py").write_text(CLOCK)
+    file, line = "scripts/parbench/workflow/deciding.py", "from parbench.verdicts import asked"
     work.edit(file, "import time\n", "")
-    work.edit(file, line, f"from parbench.verdicts import rounds as time\n{line}")
+    work.edit(file, line, f"from parbench.workflow import rounds as time\n{line}")
     (work.folder / "studies" / "decided.yaml").write_text(STUDY + PAIRS)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [decided]")
     return work

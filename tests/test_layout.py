@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from graphlib import TopologicalSorter
 
 import grimp
 import pytest
@@ -44,6 +45,11 @@ def imports():
     """Which modules of parbench each of them imports, also inside functions and for types alone."""
     graph = grimp.build_graph("parbench", cache_dir=None)
     return {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+
+
+def test_no_files_import_each_other(imports):
+    """Nor for types alone, which the import contracts leave out."""
+    TopologicalSorter(imports).prepare()  # CycleError names the circle
 
 
 def test_no_file_imports_two_of_one_name_or_one_of_its_own(imports):

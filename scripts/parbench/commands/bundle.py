@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the archive."""
-    from parbench.launch import packing
+    from parbench.workflow import packing
 
     packing.write(
         options.out, options.configfile, options.environment, options.bare, options.most_mib

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int | None:
     """Decide; with --check, return 1 if a claim does not hold."""
     from parbench.errors import ParbenchError
-    from parbench.verdicts import deciding
+    from parbench.workflow import deciding
 
     words = list(options.snakemake)
     if options.report:

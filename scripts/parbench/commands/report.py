@@ -38,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it all; return the status of the step that failed, or 0."""
     if options.minutes is not None:
-        from parbench.launch import minutes
+        from parbench.workflow import minutes
 
         command = [sys.executable, str(PROGRAM), "report", *options.snakemake]
         return minutes.run(command, options.minutes, {"PARBENCH_REPORT_WHEN_STOPPED": "1"})
     from parbench import programs
-    from parbench.launch import preparing
-    from parbench.verdicts import closing, deciding
+    from parbench.verdicts import closing
+    from parbench.workflow import deciding, preparing
 
     preparing.prepare(options.snakemake)
     os.environ["PARBENCH_CLOSING"] = "make"  # printed below, also if Snakemake has nothing to do

@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure; return Snakemake's status."""
     if options.minutes is not None:
-        from parbench.launch import minutes
+        from parbench.workflow import minutes
 
         command = [sys.executable, str(PROGRAM), "run", *options.snakemake]
         return minutes.run(command, options.minutes)
     from parbench import programs
-    from parbench.launch import preparing
+    from parbench.workflow import preparing
 
     preparing.prepare(options.snakemake)
     os.environ["PARBENCH_CLOSING"] = "make"  # there is no report to speak of

@@ -98,7 +98,7 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 
 
 def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | None:
-    """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
+    """Return what an unfinished report (workflow/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet; of evidence, the cells that a file lacks. None
     for a complete report, whose run was not ``stopped`` before its end."""
     trained = _parts([study for study in studies if study.evidence is None])

@@ -35,8 +35,8 @@ from parbench.measure import provenance
 from parbench.plan import config_files, consistency, expansion, state, writing
 from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
-from parbench.reporting import unfinished
 from parbench.words import nearest
+from parbench.workflow import unfinished
 
 # By which Snakemake finds that a result is stale: a rule's settings and code are parameters here.
 TRIGGERS = {"input", "mtime", "params"}
