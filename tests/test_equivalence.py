@@ -49,6 +49,8 @@ def thinned():
         if importlib.util.find_spec("deepspeed"):
             found += trials(model, "deepspeed", 2, (), True, stage=1)
             found += trials(model, "deepspeed", 2, both, True, stage=3)
+            in_bf16 = {"stage": 2, "mixed_precision": "engine"}
+            found += trials(model, "deepspeed", 2, ("bf16",), **in_bf16)
     return found
 
 

@@ -138,7 +138,8 @@ def has_batch_norm(cell: Cell) -> bool:
 
 
 class Cast(nn.Module):
-    """A layer that casts images to the trial's arithmetic; tokens stay integers."""
+    """A layer that casts images to the trial's arithmetic. Tokens stay integers, and what a library
+    has cast to its own, as DeepSpeed's engine does, stays as it is."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
@@ -146,7 +147,7 @@ class Cast(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return [B, 3, S, S] float32 images in the dtype, [B, L] int64 tokens as they are."""
-        return images.to(self.dtype) if images.is_floating_point() else images
+        return images.to(self.dtype) if images.dtype == torch.float32 else images
 
 
 class TrialRun(Run):
