@@ -19,7 +19,7 @@ from parbench.measure import provenance
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.options import all_options
 from parbench.software import Software
-from parbench.verdicts import asked
+from parbench.verdicts import plan_results
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.matching import PublishedSource
 from workspace import Workspace, add_pairs
@@ -144,7 +144,7 @@ def test_every_claim_that_a_study_names_has_cells_there(base, study):
     plan = planned(base, studies=[study])
     without = [
         judged.name
-        for judged in asked.judged(plan, [study])
+        for judged in plan_results.judged(plan, [study])
         if judged.name in plan.studies[study].study.claims and not judged.has_cells
     ]
     assert without == []

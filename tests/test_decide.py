@@ -32,7 +32,10 @@ def monotonic():
 def work(tmp_path):
     work = Workspace(tmp_path / "work")
     (work.folder / "scripts/parbench/workflow/rounds.py").write_text(CLOCK)
-    file, line = "scripts/parbench/workflow/deciding.py", "from parbench.verdicts import asked"
+    file, line = (
+        "scripts/parbench/workflow/deciding.py",
+        "from parbench.verdicts import plan_results",
+    )
     work.edit(file, "import time\n", "")
     work.edit(file, line, f"from parbench.workflow import rounds as time\n{line}")
     (work.folder / "studies" / "decided.yaml").write_text(STUDY + PAIRS)

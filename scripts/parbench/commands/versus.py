@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare them."""
     from parbench.errors import ParbenchError
-    from parbench.versus import asked, record
+    from parbench.versus import comparing, record
 
     for name in ("minutes", "patience"):
         if not 0 < getattr(options, name) < math.inf:
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> None:
             if getattr(options, key) is not None:
                 path = Path(options.earlier, record.NAME)
                 raise ParbenchError(f"--{key}: {path} says it; leave it out")
-        comparison = asked.continued(options.earlier)
+        comparison = comparing.continued(options.earlier)
     elif None in (options.a, options.b):
         raise ParbenchError("--a and --b are needed: the two commands; or --continue FOLDER")
     else:
-        comparison = asked.begun(
+        comparison = comparing.begun(
             (options.a, options.b),
             tuple(options.label or "AB"),
             options.env or [],
@@ -60,4 +60,4 @@ def run(options: argparse.Namespace) -> None:
             options.out,
         )
     continues = options.earlier is not None
-    asked.run(comparison, options.minutes, options.patience, continues=continues)
+    comparing.run(comparison, options.minutes, options.patience, continues=continues)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.runs.records import seconds
-from parbench.verdicts import asked, evidence
+from parbench.verdicts import evidence, plan_results
 
 
 def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> list[str]:
@@ -91,7 +91,7 @@ def _configuration(group: str) -> str:
 
 def _answers(plan: Plan) -> list[str]:
     """Return which claims can be tested once all is trained; existing results are not read."""
-    claims = [judged for judged in asked.judged(plan, plan.studies) if judged.parts]
+    claims = [judged for judged in plan_results.judged(plan, plan.studies) if judged.parts]
     testable = [
         judged.name
         for judged in claims

@@ -14,7 +14,7 @@ from parbench.plan.expansion import Plan
 from parbench.plan.published import ClaimTest, Published
 from parbench.runs.metrics import METRICS, is_operator, operator_metric
 from parbench.terminal import aligned, print_text
-from parbench.verdicts import asked, claims_json, judging, terms
+from parbench.verdicts import claims_json, judging, plan_results, terms
 from parbench.verdicts.claims import JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.forecast import forecast
@@ -29,7 +29,7 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
 
     Raises ParbenchError for a selection of published values that is ambiguous.
     """
-    measured, anywhere = asked.measured(plan, name), _with_all_hardware(plan, name)
+    measured, anywhere = plan_results.measured(plan, name), _with_all_hardware(plan, name)
     not_run = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
     yield f"{name}: {measured.plan.study.title}"
     yield from ("", "Cells", *_cells(measured))
@@ -38,7 +38,11 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
         yield from ("", "How they differ from the source", *_differences(measured))
         path = measured.source.path
         of = f", by line of {places.shown(path)}" if path else ""
-        yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), not_run))
+        yield from (
+            "",
+            f"Published values{of}",
+            *_values(plan_results.measured(anywhere, name), not_run),
+        )
     yield from ("", "Claims", *_claims(anywhere, name, not_run))
 
 
@@ -180,7 +184,7 @@ def _lack(not_run: Mapping[str, str], *groups: Group) -> str:
 
 
 def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
-    claims = [judged for judged in asked.judged(plan, [name]) if judged.parts]
+    claims = [judged for judged in plan_results.judged(plan, [name]) if judged.parts]
     if not claims:
         yield "none that the study tests"
     for judged in claims:

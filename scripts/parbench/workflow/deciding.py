@@ -22,7 +22,7 @@ from parbench.plan import config_files, expansion, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
 from parbench.terminal import aligned, print_text
-from parbench.verdicts import asked, sequential
+from parbench.verdicts import plan_results, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.controls import timed_pairs
 from parbench.verdicts.groups import Group, Runs
@@ -106,7 +106,7 @@ def _of_claims(name: str, plan: expansion.Plan) -> Iterator[Open]:
 
 
 def _of_numbers(name: str, plan: expansion.Plan) -> Iterator[Open]:
-    measured = asked.measured(plan, name, _done(name, plan))
+    measured = plan_results.measured(plan, name, _done(name, plan))
     planned = {group.id: group for group in plan.studies[name].groups}
     for group in measured.groups.values():
         for metric in measured.metrics(group):
@@ -156,7 +156,7 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
     one of several."""
     return [
         comparison
-        for claim in asked.judged(plan, [name], _done(name, plan))
+        for claim in plan_results.judged(plan, [name], _done(name, plan))
         for part in claim.parts
         if not part.is_impossible
         for comparison in part.judged
@@ -213,7 +213,7 @@ def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
     config = config_files.read(configfiles, changes)
     plan = expansion.plan(config, config.resolved_deployment(), configfiles, changes)
     done = [cell for study in plan.studies for cell in _done(study, plan)]
-    judged = asked.judged(plan, list(plan.studies), done)
+    judged = plan_results.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
         print_text(f"{each.name} ({each.study}): {each.sentence_with_reason}")
@@ -297,7 +297,7 @@ def _told(plan: expansion.Plan) -> list[str]:
     """Return a table of all comparisons of times, then a line for each undecided one by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
-        groups = asked.measured(plan, name, _done(name, plan)).groups
+        groups = plan_results.measured(plan, name, _done(name, plan)).groups
         for pair in timed_pairs(groups):
             measured = pair.compared.series
             ratio = with_interval(measured) or "not run"
