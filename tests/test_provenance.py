@@ -13,9 +13,9 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Modules of parbench.
 REACHED = """
-    cache cell data data.disk_input data.kept data.loader data.pil_input data.pretrained
-    data.stored_images data.text_input data.tokens errors files git interpreter machine measure
-    measure.clocks measure.cores measure.environment measure.flops measure.meters
+    cache cell data data.disk_input data.loader data.pil_input data.pretrained data.saved_weights
+    data.stored_images data.text_input data.tokens errors files git identity interpreter machine
+    measure measure.clocks measure.cores measure.environment measure.flops measure.meters
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance measure.scores
     measure.steering models models._cuts models._outline models._resnet models.resnet18 outside
     packages printable probe strategies strategies._base strategies._stages strategies.eager
