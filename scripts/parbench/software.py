@@ -11,12 +11,10 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parbench import distribution, machine, packages
-
-if TYPE_CHECKING:
-    from parbench.cell import Cell
+from parbench.cell import Cell
 
 JAVA = 17  # that Spark 4 needs
 

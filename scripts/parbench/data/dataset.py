@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from parbench import files
 from parbench.cache import print_message
+from parbench.data.images import Images
+from parbench.data.texts import Texts
 from parbench.errors import ParbenchError, sentence
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from parbench.data.images import Images
-    from parbench.data.texts import Texts
 
 
 def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:

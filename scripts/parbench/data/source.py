@@ -9,15 +9,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pydantic
 
+from parbench.data.images import Images
+from parbench.data.texts import Texts
 from parbench.files import digest
-
-if TYPE_CHECKING:
-    from parbench.data.images import Images
-    from parbench.data.texts import Texts
 
 
 class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parbench import (
     cache,
@@ -25,10 +25,8 @@ from parbench import (
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
+from parbench.runs.records import Trained
 from parbench.variables import PROGRAM
-
-if TYPE_CHECKING:
-    from parbench.runs.records import Trained
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")

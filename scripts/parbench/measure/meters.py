@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parbench.files import read_text
+from parbench.strategies._base import Strategy
 
 if TYPE_CHECKING:
     import torch
-
-    from parbench.strategies._base import Strategy
 
 MIB = 2**20
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from parbench import identity, models
@@ -17,14 +18,10 @@ from parbench.data import disk_input, loader, pil_input, pretrained, text_input
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters, tensors_in
+from parbench.strategies._base import Strategy
 from parbench.training import batch_norm, checkpoint, learning_rate
 from parbench.training.optimizers import OPTIMIZERS, grad_scaler
 from parbench.training.progress import Heartbeat
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from parbench.strategies._base import Strategy
 
 INPUTS = {
     "tensor": loader.Augment,
