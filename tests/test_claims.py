@@ -167,7 +167,7 @@ def test_what_is_lacking_is_said():
     for groups in ((EAGER,), (EAGER, group("ddp", CPU2, training={"learning_rate": 0.5}))):
         made = judged(FASTER, *groups)
         assert (made.verdict, made.reason) == (terms.NOT_TESTED, "no cells")
-    assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this alone",)
+    assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this only",)
     alone = judged(FASTER, EAGER, group("ddp", CPU2))
     assert (alone.verdict, alone.reason) == (terms.NOT_TESTED, terms.NO_PAIR)
     derived = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="speedup")
@@ -793,7 +793,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
     for text in (made["sentence"], made["figure"]["title"], "Two are faster than one."):
         assert squeezed(text) in first
-    assert made["sentence"].startswith("Of 1 claim, 1 holds in direction alone. 1 of its 1 part")
+    assert made["sentence"].startswith("Of 1 claim, 1 holds in direction only. 1 of its 1 part")
     parts = ("f-claims", "t-claims-each", "summary")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))

@@ -267,7 +267,7 @@ LAUGHS = b"a: &a [x]\n" + b"".join(
         (YAML, b"a: @b", ", line 1: not valid YAML: ", "put text that begins with @ in quotes"),
         (YAML, b"a: b: c", ", line 1: not valid YAML: ", "a colon and a blank in quotes"),
         (YAML, b"\xc2\xa0a: 1", ", line 1: the key '\\xa0a' holds an invisible", "remove it"),
-        (YAML, b"a: *b", ", line 1: a: no anchor &b stands above the alias *b", "correct it"),
+        (YAML, b"a: *b", ", line 1: a: alias *b has no anchor &b above it", "correct it"),
         (YAML, b"a: 1\n---\nb: 2", ", line 2: a second YAML document begins here", "keep one"),
         (YAML, b"16: 1", ", line 1: the key 16 is not text", "quotes: '16'"),
         (YAML, b"a: 1e999", ", line 1: a: 1e999 is not a usable number", "give a finite one"),

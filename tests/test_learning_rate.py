@@ -89,7 +89,7 @@ def test_a_rate_rises_evenly_before_its_schedule(digits, schedule):
         ({"schedule": "step", "learning_rate_steps": [1, 1]}, "choose ascending epochs"),
         ({"schedule": "step", "learning_rate_steps": [2]}, "before the last of 2"),
         ({"learning_rate_warmup": 2}, "choose fewer epochs than the training's 2"),
-        ({"schedule": "onecycle", "learning_rate_warmup": 1}, "has a warm-up of its own"),
+        ({"schedule": "onecycle", "learning_rate_warmup": 1}, "has its own warm-up"),
     ],
 )
 def test_a_schedule_that_contradicts_itself_is_refused(settings, problem):

@@ -165,7 +165,11 @@ def test_a_table_that_cannot_be_read_is_refused(tmp_path, text, says):
     [
         ("Model", "", "--columns: 'Model' is not `Header=name`; write, for example, --columns"),
         ("GPUs=devices", "", "--columns names no metric, such as train_seconds; map one"),
-        ("Time=trainseconds", "", "'trainseconds' is no column or metric that can be checked; did"),
+        (
+            "Time=trainseconds",
+            "",
+            "'trainseconds' is not a column or metric that can be checked; did",
+        ),
         ("A=train_seconds, B=train_seconds", "", "--columns maps 2 headers to 'train_seconds'"),
         ("Time=train_seconds", "hardwar=X", "--given: unknown name 'hardwar'; did you mean"),
     ],

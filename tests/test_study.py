@@ -75,7 +75,7 @@ def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
 @pytest.mark.parametrize(
     ("words", "change", "sentence"),
     [
-        (["a/b"], {}, "'a/b' is no name of a study; use small letters, digits and hyphens"),
+        (["a/b"], {}, "'a/b' is not a valid study name; use lowercase letters, digits and hyphens"),
         (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is unknown; say which of"),
         (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is unknown; say which"),
         (["x"], {"56.4": "56,400.2.1"}, "line 5: column 'Time (min)': '56,400.2.1' is not one"),
@@ -180,7 +180,7 @@ def test_a_copy_has_as_many_nodes_as_its_source(workspace):
     [
         (
             "Swin=swinn",
-            "--names: 'swinn', for 'Swin', is no model or strategy; did you mean 'swin'",
+            "--names: 'swinn', for 'Swin', is not a model or strategy; did you mean 'swin'",
         ),
         ("Swim=swin", "prints no model or strategy 'Swim'; it prints Horovod, PyTorch, ResNet-50,"),
         (
@@ -219,7 +219,8 @@ def test_what_the_table_does_not_say_is_said_to_be_assumed(workspace):
 def test_a_metric_that_no_cell_has_is_refused_with_the_names_of_all(workspace):
     done = new(workspace, "z", columns=COLUMNS.replace("test_accuracy", "accuracy"))
     assert (
-        "'accuracy' is no column or metric that cells have; did you mean 'test_acc" in done.stderr
+        "'accuracy' is not a column or metric that cells have; did you mean 'test_acc"
+        in done.stderr
     )
     assert "; known: model, strategy, " in done.stderr
     assert ", test_f1_macro, " in done.stderr

@@ -94,7 +94,10 @@ ONE = {"name": "ddp-$devices", "matrix": {"devices": [2]}}
             {"variant": EAGER, "matrix": {"devices": [2], "batch": [0.1, "0_1"]}},
             "duplicate variant 'ddp-2-0_1'; name every key that varies in it, with values that",
         ),
-        (ONE | {"name": "DDP-$devices"}, "sweep.0.name: 'DDP-2' is no name of a variant; use smal"),
+        (
+            ONE | {"name": "DDP-$devices"},
+            "sweep.0.name: 'DDP-2' is not a valid variant name; use lo",
+        ),
         (
             ONE | {"compared": True, "variant": {"strategy": "ddp", "hardware": "cpu2"}},
             "a.yaml: sweep.0.variant: `compared: true` has each variant take turns with its baseli",

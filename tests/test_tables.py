@@ -225,9 +225,9 @@ def test_a_speedup_is_of_two_published_times_or_as_printed():
     assert found(time, ddp, printed)["published"] == 1.5
     assert found(ddp, printed)["published"] == 3.0
     told = found(time, ddp | {"batch_size": 64})
-    assert "published times are of a different batch or precision" in told["reason"]
+    assert "published times come from a different batch size or precision" in told["reason"]
     told = found(time, ddp | {"hardware": "A30"})
-    assert "published times are of different hardware: A100, A30" in told["reason"]
+    assert "published times come from different hardware: A100, A30" in told["reason"]
 
 
 def test_two_values_are_refused_unless_they_are_one_or_the_selection_is_narrowed():

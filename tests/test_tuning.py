@@ -150,7 +150,7 @@ def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path
 
 def test_what_only_a_gpu_has_is_refused_elsewhere():
     tried = altered(cell(), training={"cudnn_benchmark": True})
-    problem = "cudnn_benchmark is of NVIDIA GPUs, and this is cpu; remove it"
+    problem = "cudnn_benchmark applies to NVIDIA GPUs only, not cpu; remove it"
     with pytest.raises(ParbenchError, match=problem):
         consistency.check_cell(tried, None, "here", "swin", "images")
     added_up = altered(cell("gpipe", 1, balance=[2]), training={"gradient_accumulation": 2})

@@ -429,7 +429,10 @@ def test_a_command_that_cannot_be_started(make, tmp_path, command, sentence):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--cores", "0,x"], "--cores 0,x: 'x' is no core that this process may use; it may use "),
+        (
+            ["--cores", "0,x"],
+            "--cores 0,x: 'x' is not a core that this process may use; it may use ",
+        ),
         (["--env", "KEY"], "--env KEY: write NAME=VALUE"),
         (["--minutes", "0"], "--minutes 0.0: must be more than 0"),
         (["--patience", "nan"], "--patience nan: must be more than 0"),

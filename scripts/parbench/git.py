@@ -40,8 +40,8 @@ def run(folder: Path, *words: str) -> str:
         return done.stdout.rstrip("\n")
     if "not a git repository" in done.stderr:
         raise ParbenchError(
-            f"{folder}: this is no clone, as an archive of the sources is none, and this needs a "
-            "commit: use `git clone`"
+            f"{folder} is not a git clone (an archive of the sources is not one either), and this "
+            "needs a commit: use `git clone`"
         )
     if "dubious ownership" in done.stderr:
         raise ParbenchError(

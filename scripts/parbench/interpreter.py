@@ -103,7 +103,7 @@ def ask(python: str) -> Interpreter:
         raise ParbenchError(f"{where} cannot be started: {sentence(error)}") from None
     except subprocess.TimeoutExpired:
         raise ParbenchError(
-            f"{where} did not say within {SECONDS} s what it has; name one that starts"
+            f"{where} did not list its packages within {SECONDS} s; name one that starts"
         ) from None
     lines = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
     try:
@@ -111,7 +111,7 @@ def ask(python: str) -> Interpreter:
         version = tuple(map(int, found["version"].split(".")))
     except (LookupError, TypeError, ValueError, AttributeError):
         raise ParbenchError(
-            f"{where} is no Python that works: asked for its packages it said: {lines[-1]}"
+            f"{where} is not a working Python: asked for its packages, it printed: {lines[-1]}"
         ) from None
     if version < probe.LEAST:
         raise ParbenchError(

@@ -62,8 +62,8 @@ class Software:
         return packages.too_old(stack, least)
 
     def without_modules(self, cell: Cell) -> str | None:
-        """Return which packages of ``cell``'s model and strategy are lacking; None if none. Those
-        that the methods above do not tell are in every environment of parbench."""
+        """Return which packages of ``cell``'s model and strategy are missing; None if none. Those
+        that the methods above do not cover are in every environment of parbench."""
         return None
 
     def without_compiler(self) -> str | None:

@@ -182,7 +182,7 @@ def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
     ]
     text = f"{compared} of {len(rows)} values were held against others or their devices"
     if alone := len(rows) - compared - len(unread):
-        text += f"; of {alone} only unit and range were checked, as nothing stands beside them"
+        text += f"; of {alone} only unit and range were checked: nothing compares with them"
     if unread:
         names = sorted({row.metric for row in unread})
         shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)

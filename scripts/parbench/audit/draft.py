@@ -148,7 +148,7 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
                 names = models.names() if key == "model" else strategies.names()
                 raise ParbenchError(
                     f"{table}: line {row.line}: {key} {brief(printed)!r} is unknown"
-                    f"{nearest(printed.lower(), names, listed=False)}; say which of these it is, "
+                    f"{nearest(printed.lower(), names, listed=False)}; name which of these it is, "
                     f'--names "{brief(printed, 30)}=...", or add it (docs/extending.md): '
                     f"{', '.join(names)}"
                 )
@@ -169,7 +169,7 @@ def _check_given(table: Path, rows: Iterable[Published], given: Mapping[str, str
     for theirs, ours in given.items():
         if ours not in known and not ("/" in ours and models.exists(ours)):
             raise ParbenchError(
-                f"--names: {brief(ours)!r}, for {brief(theirs)!r}, is no model or strategy"
+                f"--names: {brief(ours)!r}, for {brief(theirs)!r}, is not a model or strategy"
                 f"{nearest(ours, known, listed=False)}; known: {', '.join(known)}"
             )
         if _spelled(theirs) not in map(_spelled, printed):
@@ -290,7 +290,7 @@ def study(name: str, title: str, rows: list[Published], schema: str, assumed: It
             f"{SCHEMA}{schema}",
             *(f"# assumed: {each}" for each in assumed),
             _yaml(head),
-            "# The table does not state these: put in what the source says elsewhere, under",
+            "# The table does not give these: fill in what the source says elsewhere, under",
             "# `settings`, and leave here what it leaves open.",
             _yaml({"assumed": usual}),
             _grid(rows, ways),

@@ -32,7 +32,7 @@ def write(
     """
     if not re.fullmatch(NAME, name):
         raise ParbenchError(
-            f"{name!r} is no name of a study; use small letters, digits and hyphens"
+            f"{name!r} is not a valid study name; use lowercase letters, digits and hyphens"
         )
     _check_free(name, folder)
     mapped = printed_table.mapped

@@ -104,7 +104,7 @@ def _check_names(columns: Mapping[str, str], given: Mapping[str, str], measured:
             names = [*KEYS, *dict.fromkeys(known)]
             can = "that cells have" if measured else "that can be checked"
             raise ParbenchError(
-                f"--columns: {brief(name)!r} is no column or metric {can}"
+                f"--columns: {brief(name)!r} is not a column or metric {can}"
                 f"{nearest(name, names, listed=False)}; known: {', '.join(names)}"
             )
     if not metrics:
@@ -326,7 +326,7 @@ class _Column:
         return _Number(value, exact, unit.strip(), printed, spread_text)
 
     def _plain(self, line: int, text: str, digits: str) -> str:
-        """Return ``digits`` with a decimal point alone."""
+        """Return ``digits`` with only a decimal point."""
         digits = digits.strip()
         blanks = re.sub(f"[{_BLANKS}]", "_", digits)
         if "_" in blanks:

@@ -119,7 +119,7 @@ def decoded(
             if image.shape != shape:
                 raise ParbenchError(
                     f"{paths[at]}: {image.shape[2]}x{image.shape[1]} pixels, but {paths[0]} has "
-                    f"{shape[2]}x{shape[1]}; state the dataset's `image_size` in config.yaml"
+                    f"{shape[2]}x{shape[1]}; set the dataset's `image_size` in config.yaml"
                 )
             images[at] = image
             notes.update(its_notes)
@@ -139,7 +139,7 @@ def decoded(
 def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
     """Return an array for ``count`` images, in a temporary file: they may be larger than memory.
 
-    ParbenchError if there is no room for it.
+    ParbenchError if there is not enough memory for it.
     """
     import numpy as np
 

@@ -52,7 +52,7 @@ def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> 
             f"{weights_folder} and run snakemake again"
         )
     size = digest["image_size"]
-    remedy = f"they are of images of {size}x{size}: set image_size to {size}"
+    remedy = f"they were trained on images of {size}x{size}: set image_size to {size}"
     if size is None:
         remedy = "choose a dataset with the vocabulary that they were trained with"
     state = blocks.state_dict()

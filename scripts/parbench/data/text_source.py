@@ -77,7 +77,7 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         if not (self.urls or self.path):
             raise ValueError("the key 'urls' (mirrors of the file) is missing; add it, or path")
         if bool(self.member) != bool(self.archive_md5):
-            raise ValueError("member and archive_md5 go together: state both, or none")
+            raise ValueError("member and archive_md5 go together: set both or neither")
         return self
 
 

@@ -131,7 +131,7 @@ def write(out: Path, contents: Contents) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         checkout, bundle = Path(work, "checkout"), Path(work, "bundle")
         bundle.mkdir()
-        # With its history, unless it shall be small.
+        # With its history, unless a small archive is wanted.
         depth = ["--depth", "1"] if contents.bare else []
         words = ["clone", "--quiet", "--no-local", "--no-tags", *depth]
         git.run(ROOT, *words, f"file://{quote(str(ROOT))}" if depth else str(ROOT), str(checkout))

@@ -144,7 +144,7 @@ class DeployedSoftware(Software):
         return f"needs torch {least}, and {self.interpreter.path} has {version}"
 
     def without_modules(self, cell: Cell) -> str | None:
-        """Return which packages of its model and strategy are lacking; None if none."""
+        """Return which packages of its model and strategy are missing; None if none."""
         return None if self.interpreter is None else self._missing(*_modules(cell))
 
     def _missing(self, *modules: str) -> str | None:

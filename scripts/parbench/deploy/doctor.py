@@ -1,4 +1,4 @@
-"""Check what this machine can run, what each missing thing costs, and the command that mends it.
+"""Check what this machine can run, what each missing thing costs, and the command that fixes it.
 
 Works on a bare Python, before anything is set up.
 """
@@ -22,7 +22,7 @@ GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a s
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was found and, if something is lacking, what it costs and the remedy."""
+    """One check: what was found and, if something is missing, what it costs and the fix."""
 
     check: str
     state: str
@@ -33,7 +33,7 @@ class Check:
 
 
 def table(checks: list[Check]) -> str:
-    """Return the checks as text: one line each, two more if something is lacking."""
+    """Return the checks as text: one line each, two more if something is missing."""
     width = max(len(check.check) for check in checks)
     lines = []
     for check in checks:
@@ -82,7 +82,7 @@ def _cores() -> Check:
     if quota is not None and quota % 1 > 0.01 and quota < cores + 1:
         found += f"; a limit of this container is {quota:.2f} cores"
         if quota < 1:
-            costs = "times are of a core that is taken away again and again"
+            costs = "times are measured on a core that the limit keeps taking away"
             return Check("cores", LIMITED, found, costs, "give the container whole cores")
     if cores >= 2:
         return Check("cores", OK, found)
@@ -97,7 +97,7 @@ def _accelerators() -> Check:
     if not cards:
         costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
         if problem:
-            found = f"NVIDIA's driver is here and does not answer: {problem}"
+            found = f"NVIDIA's driver is installed but does not answer: {problem}"
             fix = (
                 "restart the machine, or have its operators repair the driver: nvidia-smi must work"
             )
@@ -113,7 +113,7 @@ def _accelerators() -> Check:
     if visible == len(cards):
         return Check("accelerators", OK, f"{text}, driver {cards[0]['driver']}")
     text += f"; CUDA_VISIBLE_DEVICES leaves {visible}"
-    costs = "cells use only those that are left"
+    costs = "cells use only the visible ones"
     return Check("accelerators", LIMITED, text, costs, "unset CUDA_VISIBLE_DEVICES")
 
 
@@ -129,7 +129,7 @@ def _horovod() -> Check:
     needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in missing)
     found = state["reason"] if state else f"cannot be compiled without {needed}"
     install = f"{distribution.install(*missing)}; " if missing else ""
-    costs = "its cells are rows 'not run' with this reason; all else goes on"
+    costs = "its cells are rows 'not run' with this reason; everything else runs"
     return Check("Horovod", MISSING, found, costs, f"{install}make env ARGS=horovod")
 
 

@@ -167,7 +167,7 @@ def _set_up_bare(folder: Path, stack: str) -> None:
     command = [str(work / "bin" / "python"), "-m", "pip", *words]
     if uv.run_masked(command, sys.stderr, env=uv.installer_environment()):
         raise ParbenchError(
-            f"pip cannot install the packages of bundle/; the reason stands above; no pip: "
+            f"pip cannot install the packages of bundle/; see above for the reason; no pip: "
             f"{distribution.install('pip')}"
         )
     rename_durably(work, folder)

@@ -38,8 +38,8 @@ KEPT = re.compile(
 )
 PLACES = ("index-url", "extra-index-url", "find-links")  # lists, separated by blanks
 HELP = (
-    "the reason stands above. No network or a mirror: name it in PIP_INDEX_URL; a full disk: point "
-    "PARBENCH_CACHE at a larger one"
+    "see above for the reason. No network or a mirror: name it in PIP_INDEX_URL; a full disk: "
+    "point PARBENCH_CACHE at a larger one"
 )
 
 

@@ -127,7 +127,7 @@ def cell_of(
             image_size=getattr(model_module, "SMALL_SIZE", Training.image_size),
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
-            tf32=False,  # which is no equal arithmetic
+            tf32=False,  # which is not equal arithmetic
             **(tuned or {}),
         ),
         stack="current",
@@ -270,7 +270,7 @@ class Certificates:
         training, place = trained.cell.training, trained.environment.place
         strategy = strategies.load(trained.cell.strategy.name)
         if trained.code is None:
-            return "its pairs alone were measured, and they do not tell the code of each side"
+            return "only its pairs were measured, and they do not record the code of each side"
         if place not in self.all:
             return f"nothing of {place} is"
         if training.profile != "none":

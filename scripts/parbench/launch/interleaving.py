@@ -68,8 +68,8 @@ class Turn:
 
     ``others``: core seconds that other programs used, below zero by the kernel's rounding;
     ``steal``: that the hypervisor took away; ``waited``: seconds in which some program waited for a
-    core, None if the kernel does not tell; ``joules``: of the accelerators of all ranks, None if
-    unknown.
+    core, None if the kernel does not report it; ``joules``: of the accelerators of all ranks, None
+    if unknown.
     """
 
     samples: float
@@ -103,7 +103,7 @@ class Slice(Turn):
 
     @property
     def disturbed(self) -> bool:
-        """Whether others used its cores for a noticeable share of the slice."""
+        """Whether other programs used these cores for a noticeable part of the slice."""
         return self.others + self.steal > DISTURBED * self.seconds
 
     def json(self) -> dict:
@@ -158,7 +158,7 @@ def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) 
 
 
 class TurnsAborted(Exception):
-    """Ranks failed or hang, or all were asked to stop."""
+    """Raised when a rank fails or hangs, or when the run was asked to stop."""
 
 
 def run(
@@ -279,8 +279,8 @@ class _Lead:
         return rows
 
     def _check(self, side: Side, beats: Heartbeats) -> None:
-        """Raise Over if all shall stop, any rank failed, or one of ``side``, which has the turn,
-        hangs or has ended."""
+        """Raise TurnsAborted if asked to stop, if a rank failed, or if a rank of ``side``, whose
+        turn it is, hangs or has ended."""
         if self.stop():
             raise TurnsAborted
         if any(each.failed() for each in self.sides):

@@ -149,7 +149,7 @@ def _silent(job: Job | None) -> str:
     if job is None:
         return "its job has not reported how it ended"
     sentence = f"its job {job.number} has not reported how it ended; "
-    sentence += f"`scontrol show job {job.number}` may tell"
+    sentence += f"`scontrol show job {job.number}` may say"
     if job.memory_mib:
         sentence += f" why: if it ran out of its {job.memory_mib} MiB, raise slurm.memory_mib"
     return sentence

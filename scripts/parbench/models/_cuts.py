@@ -70,6 +70,6 @@ def check_patches(model: str, image_size: int, options: dict) -> None:
     """Raise ParbenchError unless image_size is a multiple of patch_size."""
     if image_size % options["patch_size"]:
         raise ParbenchError(
-            f"model {model}: image_size {image_size} is no multiple of patch_size "
+            f"model {model}: image_size {image_size} is not a multiple of patch_size "
             f"{options['patch_size']}; choose one that is"
         )

@@ -81,7 +81,7 @@ def _check_alike(members: list[PlannedGroup], where: str, variant: str) -> None:
         if any(getattr(member, key) != getattr(members[0], key) for member in members):
             raise ParbenchError(
                 f"{where}: its models have different settings ({key}, variant {variant}): their "
-                "times are no sum of equal work; give them the same"
+                "times cannot be added up; give them the same settings"
             )
 
 

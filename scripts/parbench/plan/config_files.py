@@ -208,7 +208,7 @@ def study(name: str) -> Study:
     overlap = sorted(set(content.settings) & set(content.assumed))
     if overlap:
         raise ParbenchError(
-            f"{shown(path)}: {overlap[0]!r} stands under settings and under assumed; keep it under "
+            f"{shown(path)}: {overlap[0]!r} is set under both settings and assumed; keep it under "
             "`assumed` if the source leaves it open, else under `settings`"
         )
     return content

@@ -76,7 +76,7 @@ class BuildArguments(StrictModel):
         if docker and self.from_ is None:
             raise wrong(
                 ["bootstrap"],
-                "docker needs `from`, an image of a registry by its digest (docs/images.md)",
+                "docker also needs `from`: a registry image pinned by its digest (docs/images.md)",
             )
         if self.from_ is not None and not docker:
             raise wrong(
@@ -254,8 +254,8 @@ class Weights(StrictModel):
         takes_texts = self.model in models.names() and models.vocabulary(self.model) is not None
         if takes_texts != (self.network is None) or takes_texts != (self.image_size is None):
             raise ValueError(
-                f"network {self.network}, image_size {self.image_size}: {self.model} is a model of "
-                + ("texts; state neither" if takes_texts else "images; state both")
+                f"network {self.network}, image_size {self.image_size}: {self.model} is "
+                + ("a text model; remove both" if takes_texts else "an image model; set both")
             )
         return self
 

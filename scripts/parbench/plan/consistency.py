@@ -190,8 +190,8 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
             profile = trained[model, name].profile
             if profile != "none":
                 raise ParbenchError(
-                    f"{where}: variants.{variant}.baseline: {baseline}: no speedup is told from "
-                    f"instrumented cells, and {name} has `profile: {profile}`; remove the baseline"
+                    f"{where}: variants.{variant}.baseline: {baseline}: speedups are not computed "
+                    f"from profiled cells ({name} has `profile: {profile}`); remove the baseline"
                 )
     for table, key in itertools.product(study.tables, ("mode", "profile")):
         row_by_value: dict[str, str] = {}
@@ -201,8 +201,8 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
         if len(row_by_value) > 1:
             cases = ", ".join(f"{value} ({name})" for value, name in row_by_value.items())
             raise ParbenchError(
-                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {cases}; state one `{key}` "
-                "for all of its variants, or make it two tables"
+                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {cases}; set one `{key}` "
+                "for all of its variants, or split it into two tables"
             )
 
 
@@ -231,8 +231,8 @@ def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> 
         if starts_published(study.models.get(name)):
             raise ParbenchError(
                 f"{where}: strategy {cell.strategy.name} starts its models from weights that the "
-                f"seed draws, and models.{name}.pretrained asks for published ones; say false, or "
-                "leave the variant out"
+                f"seed draws, and models.{name}.pretrained asks for published ones; set it to "
+                "false, or remove the variant"
             )
 
 
@@ -245,8 +245,8 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
         )
     if cell.trained_by is not None and training.profile != "none":
         yield (
-            f"profile {training.profile} and trained_by: no step of training is there to look "
-            "into; remove profile"
+            f"profile {training.profile} and trained_by: there are no training steps to profile; "
+            "remove profile"
         )
     pieces = strategy.data_parallel_size * strategy.micro_batches
     least_batch = 2 * pieces  # BatchNorm needs 2 samples in each piece
@@ -278,7 +278,7 @@ def _schedule_problems(training: Training) -> Iterator[str]:
     if (name == "step") != bool(stated):
         yield (
             f"schedule {name} and learning_rate_steps {stated}: schedule step needs the epochs "
-            "after which the rate falls, and no other schedule takes them; state both or neither"
+            "after which the rate falls, and no other schedule takes them; set both or neither"
         )
     if stated != sorted(set(stated)) or any(epoch >= training.epochs for epoch in stated):
         yield (
@@ -286,7 +286,7 @@ def _schedule_problems(training: Training) -> Iterator[str]:
             f"{training.epochs}"
         )
     if name != "step" and training.learning_rate_factor != Training.learning_rate_factor:
-        yield f"learning_rate_factor is of schedule step, and this is {name}; remove it"
+        yield f"learning_rate_factor applies to schedule step only, not {name}; remove it"
     warmup = training.learning_rate_warmup
     if warmup >= training.epochs or any(epoch <= warmup for epoch in stated):
         yield (
@@ -294,7 +294,7 @@ def _schedule_problems(training: Training) -> Iterator[str]:
             f"{training.epochs}, and than the first of learning_rate_steps"
         )
     if warmup and name == "onecycle":
-        yield f"learning_rate_warmup {warmup:g}: schedule onecycle has a warm-up of its own"
+        yield f"learning_rate_warmup {warmup:g}: schedule onecycle has its own warm-up; remove it"
 
 
 def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
@@ -308,27 +308,27 @@ def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
     if kind == "images":
         if training.max_length is not None:
             yield (
-                f"max_length {training.max_length} is of texts, and model {model.name} takes "
-                "images; remove it"
+                f"max_length {training.max_length} applies to texts only, and model {model.name} "
+                "takes images; remove it"
             )
         return
     limit = model.options["max_positions"]
     if training.max_length is None:
         yield (
-            "the setting max_length is missing: state how many tokens of a text model "
-            f"{model.name} sees, at most {limit}"
+            "the setting max_length is missing: set how many tokens of each text model "
+            f"{model.name} is given, at most {limit}"
         )
     elif training.max_length > limit:
         yield (
             f"max_length {training.max_length}: model {model.name} takes texts of up to {limit} "
-            "tokens; state less, or more as its option max_positions"
+            "tokens; set a smaller max_length, or a larger model option max_positions"
         )
     if training.input != "tensor":
-        yield f"input {training.input} is of images; remove it"
+        yield f"input {training.input} applies to images only; remove it"
 
 
 def _network_problems(cell: Cell) -> Iterator[str]:
-    """Yield why a network that is no file of parbench cannot train on the cell's images."""
+    """Yield why a network from a library or a user's file cannot train on the cell's images."""
     name = cell.model.name
     library = models.library(name)
     if library is not None and importlib.util.find_spec(library.PACKAGE) is not None:
@@ -351,24 +351,27 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
             default = str(getattr(type(training), key)).lower()
             yield f"{setting}: {strategy.REFUSES[key]}; choose {default}, or another strategy"
     if training.cudnn_benchmark and cell.hardware.device != "cuda":
-        yield f"cudnn_benchmark is of NVIDIA GPUs, and this is {cell.hardware.device}; remove it"
+        yield f"cudnn_benchmark applies to NVIDIA GPUs only, not {cell.hardware.device}; remove it"
     if training.cudnn_benchmark and training.mode == "deterministic":
         yield "cudnn_benchmark may choose another algorithm in each run: choose mode performance"
     if training.memory_format != "contiguous" and models.vocabulary(cell.model.name):
-        yield f"memory_format {training.memory_format} is of images; remove it"
+        yield f"memory_format {training.memory_format} applies to images only; remove it"
     if training.compile == "none":
         return
     setting = f"compile {training.compile}"
     if training.compile != "default" and training.gradient_accumulation > 1:
         yield f"{setting}: CUDA graphs overwrite gradients that are added up; choose default"
     if training.padding == "longest" and training.max_length is not None:
-        yield f"{setting}: each length of a batch would be compiled; choose padding: fixed"
+        yield f"{setting}: every batch length would be compiled anew; choose padding: fixed"
     if training.batch_norm == "synchronized" and strategy.data_parallel_size > 1:
-        yield f"{setting}: ranks meet in the middle of a compiled pass; choose batch_norm: local"
+        yield (
+            f"{setting}: synchronized BatchNorm makes ranks wait inside a compiled pass; choose "
+            "batch_norm: local"
+        )
     if training.profile == "phases":
-        yield f"{setting}: a compiled pass does not tell its phases; choose another profile"
+        yield f"{setting}: phases inside a compiled pass cannot be timed; choose another profile"
     if training.compile == "max-autotune" and training.mode == "deterministic":
-        yield f"{setting}: kernels are chosen by time, which varies; choose default"
+        yield f"{setting}: kernels are chosen by measured time, which varies; choose default"
 
 
 def unavailable(cell: Cell, software: Software) -> str | None:

@@ -284,8 +284,8 @@ class Expansion:
         learns = settings["steps"] is None and entry.trained_by is None
         if learns and config.datasets[self.dataset]["kind"] == "synthetic":
             raise ParbenchError(
-                f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
-                "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
+                f"{where}: the dataset {self.dataset} is random noise, so there is nothing to "
+                "learn from it; set `steps` (steps to time per epoch) or choose another dataset"
             )
         device = config.hardware[hardware].called(hardware)
         if device.device != "cuda":

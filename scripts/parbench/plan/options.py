@@ -139,7 +139,7 @@ def published_weights(
         return Pretrained(fitting_names[0], weights[fitting_names[0]].sha256, pretrained.CONVERSION)
     if fitting_names:
         raise ParbenchError(
-            f"{keys}: several weights in config.yaml are of this model with these options; name "
+            f"{keys}: several weights in config.yaml fit this model with these options; name "
             f"one of them instead of true: {brief(', '.join(fitting_names))}"
         )
     differing = {key: value for key, value in options.items() if value != defaults[key]}
@@ -148,5 +148,5 @@ def published_weights(
     raise ParbenchError(
         f"{keys}: config.yaml has no weights{quoted_name} of {name} with the options "
         f"{brief(str(differing))}; it has {brief(choices, 300) or 'none of this model'}. Add an "
-        "entry under weights, or say false"
+        "entry under weights, or set pretrained: false"
     )

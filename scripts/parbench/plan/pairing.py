@@ -103,17 +103,17 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
     for (model, variant), side in zip(keys, sides, strict=True):
         if side.trained_by and not entry.inference:
             raise ParbenchError(
-                f"{where}: {variant} trains nothing; say inference: true, or choose another variant"
+                f"{where}: {variant} trains nothing; set inference: true, or choose another variant"
             )
         if strategies.load(side.strategy.name).TURNS is None:
             raise ParbenchError(
-                f"{where}: {variant}: a stream has a rate of its own, and is no side of a pair; "
-                "choose another variant"
+                f"{where}: {variant}: a stream runs at a fixed rate, so it cannot take part in "
+                "a pair; choose another variant"
             )
         if side.training.profile != "none":
             raise ParbenchError(
-                f"{where}: no speedup is told from instrumented cells, and {variant} of {model} "
-                f"has `profile: {side.training.profile}`; choose another variant"
+                f"{where}: speedups are not computed from profiled cells, and {variant} of "
+                f"{model} sets `profile: {side.training.profile}`; choose another variant"
             )
         if side.dataset != sides[0].dataset:
             raise ParbenchError(

@@ -34,7 +34,7 @@ from parbench.words import brief, nearest
 
 
 def _bare(text: Any) -> Any:
-    """Return ``text``; raise an error if it is no number alone."""
+    """Return ``text``; raise an error if it is a bare number."""
     if isinstance(text, str) and not _NUMBER.fullmatch(text):
         raise wrong(
             [],
@@ -234,7 +234,7 @@ class ClaimTest(StrictModel):
     expected: Names | None = Field(
         None,
         description="with `largest`: the parts of the metric of which one is claimed to be the "
-        "largest; default: it is told, and not judged",
+        "largest; default: it is reported, and not judged",
     )
     margin: Positive | None = Field(
         None,
@@ -271,13 +271,16 @@ class ClaimTest(StrictModel):
             if not math.isfinite(size):
                 raise wrong(["size"], "begins with null; [1.8, null] is 1.8 or more")
             if self.is_of_differences and not -1 < size < 1:
-                problem = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
+                problem = (
+                    "is not a valid score difference; use a value between -1 and 1 "
+                    "(0.01 = one percentage point)"
+                )
                 raise wrong(["size"], f"value {size} {problem}")
             if not self.is_of_differences and size <= 0:
-                raise wrong(["size"], f"value {size} is no ratio; write one above 0")
+                raise wrong(["size"], f"value {size} is not a valid ratio; use one above 0")
         metrics = METRICS if of_two else OPERATOR_METRICS
         if self.metric not in metrics:
-            problem = f"is no metric{nearest(self.metric, metrics)}"
+            problem = f"is not a metric{nearest(self.metric, metrics)}"
             raise wrong(["metric"], f"value {brief(self.metric)!r} {problem}")
         if self.contrast and self.contrast[0] == self.contrast[1]:
             raise wrong(["contrast"], "names the same cells twice; name two choices of cells")
@@ -293,7 +296,7 @@ class ClaimTest(StrictModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the source states the least size alone: so much or more."""
+        """Whether the source states only a lower bound of the size: so much or more."""
         return len(self.sizes) == 2 and self.sizes[1] == math.inf
 
     @property
@@ -379,7 +382,9 @@ class Claim(StrictModel):
         "a study's `claims` name it",
     )
     claim: str = Field(min_length=1, description="what the source says")
-    test: ClaimPart | None = Field(None, description="what all `parts` share; alone, the only part")
+    test: ClaimPart | None = Field(
+        None, description="what all `parts` share; without `parts`, the only part"
+    )
     parts: Annotated[list[ClaimPart], Field(min_length=1)] | None = Field(
         None, description="what each part says, laid over `test`"
     )

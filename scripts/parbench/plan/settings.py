@@ -211,7 +211,7 @@ def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
     for key, field in Settings.model_fields.items():
         if key not in values:
             raise ParbenchError(
-                f"{where}: the setting {key!r} ({field.description}) is missing; state it under "
+                f"{where}: the setting {key!r} ({field.description}) is missing; set it under "
                 "`settings`, or under `assumed` if the source leaves it open"
             )
     values["tf32"] = asdict(cell.TF32.of(values["tf32"]))

@@ -166,7 +166,9 @@ def find(name: str, plan: Plan) -> str:
         return matches[0]
     if matches:
         listing = "\n  ".join(matches[:10])
-        raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {listing}")
+        raise ParbenchError(
+            f"{name!r} matches {len(matches)} cells; be more specific:\n  {listing}"
+        )
     raise ParbenchError(
         f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)}; "
         "`parbench cells` prints all"
@@ -195,7 +197,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
     elif word == "not run":
         print(f"It is not run here: {reasons[0]}. It runs by itself where that exists.")
     elif word == "unreadable":
-        print(f"Its state cannot be told: {reasons[0]}")
+        print(f"Its state cannot be determined: {reasons[0]}")
         return
     else:
         print("It would run because")

@@ -100,7 +100,7 @@ class Variant(StrictModel):
     )
     scores_differ: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="like `differs`, for what changes its scores alone: its times and memory stay "
+        description="like `differs`, for what changes only its scores: its times and memory stay "
         "comparable",
     )
     published: Selection | None = Field(
@@ -115,7 +115,7 @@ class Sweep(StrictModel):
     name: str = Field(description="template of their names, such as ddp-$devices-$batch")
     variant: dict[str, Any] = Field(
         description="template of a variant: $key in a text stands for the key's value, and a text "
-        "that is $key alone becomes the value itself"
+        "that is only $key becomes the value itself"
     )
     matrix: Values | None = Field(
         None, description="values by key; every combination of them makes a variant"

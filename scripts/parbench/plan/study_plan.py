@@ -52,7 +52,7 @@ class FailedCell(StrictModel):
 class Partial(StrictModel):
     """What a plan that is only partly done says of a group or a pair."""
 
-    note: str | None = Field(None, description="what to say beside its numbers")
+    note: str | None = Field(None, description="the note beside its numbers")
     failed: list[FailedCell] = Field([], description="its cells that failed")
     waiting: int = Field(0, description="number of its cells that are not trained yet")
 
@@ -77,7 +77,7 @@ class PlannedGroup(Partial):
     baseline: str | None = Field(description="id of the group that speedups are measured against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
     differs: str | None = Field(None, description="what it does otherwise than the source")
-    scores_differ: str | None = Field(None, description="the same, of what changes scores alone")
+    scores_differ: str | None = Field(None, description="the same, for what changes only scores")
     scaled: list[str] = Field(
         description="how it is smaller than the source, a phrase for each difference"
     )

@@ -87,8 +87,8 @@ def _name(template: str, values: dict[str, Any], where: str) -> str:
     name = _filled(template, words, where)
     if not re.fullmatch(NAME, name):
         raise ParbenchError(
-            f"{where}: {name!r} is no name of a variant; use small letters, digits, hyphens and "
-            "underscores, at most 64 of them"
+            f"{where}: {name!r} is not a valid variant name; use lowercase letters, digits, "
+            "hyphens and underscores, at most 64 of them"
         )
     return name
 

@@ -141,7 +141,7 @@ class _Document:
     def _alias(self, anchor: str, line: int, keys: Keys) -> tuple[Any, int]:
         name = brief(anchor)
         if anchor not in self._anchored:
-            self._fail(line, keys, f"no anchor &{name} stands above the alias *{name}; correct it")
+            self._fail(line, keys, f"alias *{name} has no anchor &{name} above it; correct it")
         found = self._anchored[anchor]
         if found is None:
             self._fail(line, keys, f"the alias *{name} refers to itself; remove it")
@@ -227,7 +227,7 @@ class _Document:
 def _remedy(problem: str, rest: str) -> str:
     """Return what to do about a ``problem`` that a YAML parser found where ``rest`` begins."""
     if rest.startswith("\t"):
-        return "a tab stands there; indent with blanks"
+        return "it contains a tab; indent with spaces"
     if rest and "cannot start any token" in problem:
         return f"put text that begins with {rest[0]} in quotes"
     if "mapping values are not allowed" in problem:

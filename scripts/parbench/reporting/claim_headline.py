@@ -10,7 +10,7 @@ from parbench.verdicts.claims import NOT_DECIDED, Judged
 
 
 def headline(judged: list[Judged]) -> str:
-    """Count the claims by verdict, and those that rest on one measurement; say what is lacking."""
+    """Count the claims by verdict, and those that rest on one measurement; say what is missing."""
     if not judged:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
@@ -90,7 +90,7 @@ def _says(verdict: str, number: int) -> str:
     """Return the verb: ``holds`` for 1, ``hold`` for 2."""
     singular, plural = {
         terms.HOLDS: ("holds", "hold"),
-        terms.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
+        terms.HOLDS_IN_DIRECTION: ("holds in direction only", "hold in direction only"),
         terms.HOLDS_IN_PART: ("holds in part", "hold in part"),
         terms.FAILS: ("does not hold", "do not hold"),
         terms.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),

@@ -40,7 +40,7 @@ TONES = {
     **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), "warn"),
     **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), "bad"),
 }
-OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "told, not judged"}
+OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "reported, not judged"}
 SHORT = (terms.UNDECIDED, terms.REPORTED)  # of these a sentence is enough in the matrix
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
@@ -439,7 +439,7 @@ def _audit(
         "What the published numbers alone contradict",
         [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
-        caption="By arithmetic alone, without training: questions to the authors, not verdicts. "
+        caption="By arithmetic only, without training: questions to the authors, not verdicts. "
         "Certain: one of the numbers is wrong, whatever was run; likely: unless another clock, "
         "other work or a run that is not printed explains it; weak: it may be chance. "
         f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "

@@ -53,7 +53,9 @@ def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
     names = ", ".join(plan.studies)
     cells = dict.fromkeys(cell for study in plan.studies for cell in plan.runnable(study))
     if not cells:
-        raise ParbenchError(f"studies: {names}: nothing of them runs here, so nothing can be told")
+        raise ParbenchError(
+            f"studies: {names}: none of their cells runs here, so there is nothing to describe"
+        )
     states = {cell: state.state(cell, plan) for cell in cells}
     why_unavailable = [
         f"{cell}: {reasons[0]}" for cell, (word, reasons) in states.items() if word != "done"
@@ -121,7 +123,7 @@ class Crate:
         self.crate.root_dataset["conformsTo"] = profiles
 
     def named(self, identifier: str, kind: str, **properties: object) -> Entity:
-        """Add an entity that is no file of the crate."""
+        """Add an entity that is not a file of the crate."""
         entity = ContextEntity(self.crate, identifier, {"@type": kind, **properties})
         return _added(self.crate.add(entity))
 
@@ -259,7 +261,7 @@ def write(
     ParbenchError.
     """
     if out.exists():
-        raise ParbenchError(f"{out}: is there already; move or delete it, or say --out")
+        raise ParbenchError(f"{out}: already exists; move or delete it, or set --out")
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
     why_unavailable = expansion.unavailable_as_planned(config.studies)

@@ -108,7 +108,7 @@ class Environment(Record):
     code_digest: str = Field(description="one digest over `code`")
     code: dict[str, str] = Field(description="digests of the modules that the cell can reach")
     side_digest: str | None = Field(
-        None, description="of a pair: a digest over the code that this side alone can reach"
+        None, description="of a pair: a digest over the code that only this side can reach"
     )
     dataset_digest: str = Field(description="SHA-256 of the converted dataset")
 
@@ -231,8 +231,8 @@ class Phases(Record):
 
     kind: Literal["phases"] = Field(description="the instrument")
     waiting_known: bool = Field(
-        description="whether waiting is told from communication; not over several machines, whose "
-        "clocks do not compare"
+        description="whether waiting is told apart from communication; not over several machines, "
+        "whose clocks do not compare"
     )
     mean: PhaseSeconds = Field(description="over ranks")
     ranks: list[RankPhases] = Field(min_length=1, description="by rank")
@@ -312,7 +312,7 @@ class Slice(Record):
     steal: float = Field(description="seconds in which the machine below took these cores away")
     waited: float | None = Field(
         description="seconds in which any program of the machine waited for a core (PSI); null "
-        "where the kernel does not tell"
+        "where the kernel does not report it"
     )
     disturbed: bool = Field(
         description="others and steal exceed a twentieth of the seconds: the pair was taken once "

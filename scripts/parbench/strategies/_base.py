@@ -41,7 +41,7 @@ class Strategy:
     TURNS: ClassVar[str | None] = "pair_rank"
     # Whether it trains as fast as ever in turns of a tenth of a second; else they last a second.
     SHORT_TURNS: ClassVar[bool] = True
-    # Why its cells are not run by themselves, but as sides of pairs alone; None: they are.
+    # Why its cells are not run by themselves, but only as sides of pairs; None: they are.
     PAIRS_ONLY: ClassVar[str | None] = None
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
@@ -125,7 +125,7 @@ class Strategy:
     @classmethod
     def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """Return all ``options`` as a cell has them; ``folder``: of the study. ParbenchError,
-        beginning with ``where``, for options that say what is not there."""
+        beginning with ``where``, for options that name what does not exist."""
         return options
 
     @classmethod
@@ -268,8 +268,8 @@ class Strategy:
         """
         name = self.cell.strategy.name
         raise ParbenchError(
-            f"{self.cell.id}: profile: phases: strategy {name} does not tell when it exchanges or "
-            f"idles (`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
+            f"{self.cell.id}: profile: phases: strategy {name} does not report when it exchanges "
+            f"or idles (`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
         )
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

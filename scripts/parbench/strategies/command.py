@@ -32,9 +32,9 @@ class Strategy(_base.Strategy):
     """One process, which starts the program and passes the launcher's turns on to it."""
 
     TURNS = "program_turns"
-    PAIRS_ONLY = "a program of one's own is timed in turns alone, as a side of a pair"
+    PAIRS_ONLY = "a user's own program is timed only in turns, as a side of a pair"
     REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
-        TUNING, "a program of one's own has settings of its own"
+        TUNING, "a user's own program has its own settings"
     )
     OPTIONS: ClassVar[dict[str, dict]] = {
         "command": {
@@ -81,7 +81,7 @@ class Strategy(_base.Strategy):
         its files: a cell of other files is another cell."""
         place = Path(folder, options["folder"])
         if not place.is_dir():
-            raise ParbenchError(f"{where}: options.folder: {place} is no folder; correct it")
+            raise ParbenchError(f"{where}: options.folder: {place} is not a folder; correct it")
         try:
             words = shlex.split(options["command"])
         except ValueError as error:
@@ -98,7 +98,7 @@ class Strategy(_base.Strategy):
         if not names:
             raise ParbenchError(
                 f"{where}: options.command: {options['command']!r} names no file in {place}, so "
-                "that nothing tells when the program changes; say options.files"
+                "that a change of the program would go unnoticed; set options.files"
             )
         found = digest_of(place, names)
         if options["sha256"] not in ("", found):
@@ -111,12 +111,12 @@ class Strategy(_base.Strategy):
     def check(self) -> Iterator[str]:
         """Require one node, and a program that trains by itself."""
         if self.cell.hardware.nodes != 1:
-            yield "a program of one's own runs on one node; choose hardware with nodes: 1"
+            yield "a user's own program runs on one node; choose hardware with nodes: 1"
         if self.cell.trained_by is not None:
-            yield "a program of one's own takes no weights of another variant; remove trained_by"
+            yield "a user's own program cannot use another variant's weights; remove trained_by"
 
     def unavailable(self, software: Software) -> str | None:
-        """Return why it cannot run in images, or which of its packages are lacking."""
+        """Return why it cannot run in images, or which of its packages are missing."""
         packages: dict[str, str] = self.options["packages"]
         missing = (software.without(name, module) for name, module in packages.items())
         return software.without_programs() or next(filter(None, missing), None)

@@ -54,11 +54,14 @@ class Strategy(eager.Strategy):
         beside, model, hardware = self.options["beside"], self.cell.model, self.cell.hardware
         count = self.ranks_per_node
         if count == 1:
-            yield f"beside: {model.name} alone is named; name another model, or choose eager"
+            yield (
+                f"beside lists only the cell's own model, {model.name}; add another model, or "
+                "choose eager"
+            )
         elif hardware.nodes != 1 or not (hardware.devices == count or self._share):
             yield (
-                f"{count} models at once use a device each, of one node; choose hardware with "
-                f"devices: {count} and nodes: 1"
+                f"{count} concurrent models need one device each on a single node; choose hardware "
+                f"with devices: {count} and nodes: 1"
             )
         for name in sorted(beside):
             if not models.exists(name):

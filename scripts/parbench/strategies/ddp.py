@@ -59,11 +59,14 @@ class Strategy(_process_group.DataParallelGroup):
             )
         hook, rank = self.options["hook"], self.options["powersgd_rank"]
         if hook != "powersgd" and rank != 1:
-            yield f"powersgd_rank {rank} is not for hook {hook}: choose powersgd, or remove it"
+            yield (
+                f"powersgd_rank {rank} applies to hook powersgd only, not {hook}; remove it, or "
+                "choose powersgd"
+            )
         if hook == "powersgd" and self.cell.training.precision == "fp16":
             yield (
-                "hook powersgd would add the infinities that the loss scaler of precision fp16 "
-                "tries out to every later gradient; choose bf16 or fp32"
+                "hook powersgd: its error feedback would carry the infinities that the loss scaler "
+                "of precision fp16 provokes into every later gradient; choose bf16 or fp32"
             )
 
     @classmethod

@@ -27,9 +27,9 @@ class Strategy(_process_group.DataParallelGroup):
     LEAST_TORCH = "2.15"  # the version that it was tested with
     EXACT = "float32"  # the engine takes no other weights
     REFUSES: ClassVar[dict[str, str]] = {
-        "compile": "DeepSpeed's engine compiles by a configuration of its own",
+        "compile": "DeepSpeed's engine has its own configuration for compiling",
         "memory_format": "DeepSpeed copies weights into one flat tensor",
-        "fused": "DeepSpeed has fused optimizers of its own",
+        "fused": "DeepSpeed has its own fused optimizers",
     }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "stage": {
@@ -63,10 +63,10 @@ class Strategy(_process_group.DataParallelGroup):
             yield f"stage {stage} divides a model among ranks, and there is one device; choose two"
         precision = self.cell.training.precision
         if precision == "fp16":
-            yield "precision fp16 would be scaled by DeepSpeed itself; choose bf16 or fp32"
+            yield "precision fp16: DeepSpeed would use its own loss scaler; choose bf16 or fp32"
         if self.options["mixed_precision"] == "engine" and (precision != "bf16" or stage == 0):
             yield (
-                f"mixed_precision engine is for precision bf16 and stages 1 to 3, and this is "
+                f"mixed_precision engine needs precision bf16 and stage 1, 2 or 3, and this is "
                 f"{precision} in stage {stage}: choose autocast, or change these"
             )
 

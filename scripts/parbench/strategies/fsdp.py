@@ -45,8 +45,8 @@ class Strategy(_process_group.DataParallelGroup):
         },
     }
     REFUSES: ClassVar[dict[str, str]] = {
-        "memory_format": "fully_shard takes no weights that are not contiguous",
-        "fused": "not every fused optimizer of torch knows weights that are in parts",
+        "memory_format": "fully_shard supports only contiguous weights",
+        "fused": "some of torch's fused optimizers do not support sharded weights",
     }
     # fully_shard is public since 2.6; since 2.7 each rank can take its shard of a tensor that all
     # ranks have (distribute_tensor's src_data_rank).
@@ -71,7 +71,7 @@ class Strategy(_process_group.DataParallelGroup):
         precision = self.cell.training.precision
         if self.options["mixed_precision"] == "policy" and precision != "bf16":
             yield (
-                f"mixed_precision policy is for precision bf16, and this is {precision}: choose "
+                f"mixed_precision policy needs precision bf16, and this is {precision}; choose "
                 "precision bf16, or autocast"
             )
 

@@ -46,8 +46,8 @@ class Strategy(_base.Strategy):
     }
 
     REFUSES: ClassVar[dict[str, str]] = {
-        "compile": "torchgpipe computes in threads of its own, which torch.compile does not know",
-        "gradient_accumulation": "GPipe has micro-batches of its own (chunks)",
+        "compile": "torchgpipe computes in its own threads, which torch.compile does not support",
+        "gradient_accumulation": "GPipe has its own micro-batches (chunks)",
     }
 
     @property
@@ -104,7 +104,7 @@ class Strategy(_base.Strategy):
         profile = self.cell.training.profile
         if profile not in ("none", "phases"):
             yield (
-                f"profile {profile}: torchgpipe computes in threads of its own, which torch's "
+                f"profile {profile}: torchgpipe computes in its own threads, which torch's "
                 "profiler does not see; choose none or phases"
             )
         if self.cell.training.batch_norm == "synchronized" and self.micro_batches > 1:
@@ -125,7 +125,7 @@ class Strategy(_base.Strategy):
                 yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
 
     def notes(self) -> dict[str, str]:
-        """Note that CPU devices share one worker, so that speedups say nothing of a pipeline."""
+        """Note that CPU devices share one worker, so that speedups say nothing about a pipeline."""
         if self.cell.hardware.device == "cpu" and self.cell.hardware.devices > 1:
             return dict.fromkeys(
                 ("speedup", "throughput_ratio", "parallel_efficiency"),

@@ -26,7 +26,7 @@ class Strategy(_data_parallel.DataParallel):
     IMAGE = "horovod"  # containers/horovod.def
     SHORT_TURNS = False  # measured in docs/verdicts.md
     REFUSES: ClassVar[dict[str, str]] = {
-        "memory_format": "Horovod sends contiguous gradients alone",
+        "memory_format": "Horovod sends only contiguous gradients",
     }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "compression": {
@@ -56,8 +56,8 @@ class Strategy(_data_parallel.DataParallel):
         if self.cell.training.mode == "deterministic" and ranks > 2 and threshold > 0:
             yield (
                 f"mode deterministic on {ranks} ranks needs fusion_threshold_mb: 0, not "
-                f"{threshold:g}: what is fused depends on time, and with it the last digits of "
-                "every sum"
+                f"{threshold:g}: fusion depends on timing, so the last digits of each sum can "
+                "vary"
             )
 
     @classmethod

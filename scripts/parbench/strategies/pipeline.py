@@ -44,9 +44,9 @@ class Strategy(_process_group.ProcessGroup):
         },
     }
     REFUSES: ClassVar[dict[str, str]] = {
-        "compile": "a pipeline's stages compute by torch's schedule, piece by piece",
+        "compile": "torch's schedule runs a pipeline's stages piece by piece",
         "memory_format": "a pipeline's stages send each other contiguous tensors",
-        "gradient_accumulation": "a pipeline has micro-batches of its own (chunks)",
+        "gradient_accumulation": "a pipeline has its own micro-batches (chunks)",
     }
     LEAST_TORCH = "2.10"  # the first whose schedules need not return outputs (return_outputs)
 
@@ -123,13 +123,13 @@ class Strategy(_process_group.ProcessGroup):
             )
         if training.max_length is not None and training.padding == "longest":
             yield (
-                "padding longest: the stages of a pipeline send each other tensors of one size; "
-                "choose fixed"
+                "padding longest: pipeline stages send each other tensors of a fixed size; choose "
+                "fixed"
             )
         if training.precision == "fp16":
             yield (
-                "precision fp16: a pipeline's stages do not tell each other of gradients that "
-                "overflowed; choose bf16 or fp32"
+                "precision fp16: pipeline stages do not share gradient-overflow information, which "
+                "loss scaling needs; choose bf16 or fp32"
             )
 
     @classmethod

@@ -48,17 +48,17 @@ class Strategy(_base.Strategy):
         """Require trained_by, tensor input, one CPU device, and executors that divide its cores."""
         hardware, executors = self.cell.hardware, self.options.get("executors", 1)
         if self.cell.trained_by is None:
-            yield "spark predicts and does not train; say trained_by, the variant that trains"
+            yield "spark only runs inference; set trained_by to the variant that does the training"
         if (kind := self.cell.training.input) != "tensor":
-            yield f"spark's workers make no input {kind}; remove it"
+            yield f"spark's workers do not support input {kind}; remove it"
         if hardware.device != "cpu" or hardware.devices * hardware.nodes != 1:
-            yield "spark's executors use the cores of one device; choose hardware of device cpu"
+            yield "spark's executors use the cores of one device; choose hardware with device: cpu"
         if executors > 1 and not self.options.get("cluster"):
-            yield f"executors {executors} without a cluster; say cluster: true, or leave it out"
+            yield f"executors {executors} without a cluster; set cluster: true, or remove executors"
         if hardware.threads % executors:
             yield (
-                f"executors {executors} do not share {hardware.threads} cores evenly; choose a "
-                "divisor"
+                f"executors {executors} cannot divide {hardware.threads} cores evenly; choose a "
+                f"divisor of {hardware.threads}"
             )
 
     def unavailable(self, software: Software) -> str | None:

@@ -57,4 +57,4 @@ class Strategy(spark.Strategy):
         """Reject text models: the files hold images."""
         yield from super().check()
         if self.cell.training.max_length is not None:
-            yield "a stream is of images; choose another model, or strategy spark for texts"
+            yield "a stream sends images; choose another model, or strategy spark for texts"

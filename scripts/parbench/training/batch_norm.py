@@ -110,8 +110,8 @@ def synchronize(model: nn.Module, ranks: Ranks) -> None:
             setattr(model, name, Synchronized(child, ranks))
         elif isinstance(child, _BatchNorm):
             raise ParbenchError(
-                f"batch_norm: synchronized: nothing stands for {type(child).__name__} (layer "
-                f"{name}); choose batch_norm: local"
+                f"batch_norm: synchronized: there is no replacement for {type(child).__name__} "
+                f"(layer {name}); choose batch_norm: local"
             )
         else:
             synchronize(child, ranks)

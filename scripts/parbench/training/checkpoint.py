@@ -86,7 +86,7 @@ class Store:
         """
         for path in reversed(written(self.folder)):
             if path.name.split(".")[1] != _digest(path):
-                print(f"checkpoint: {path} is damaged; the one before it is tried", flush=True)
+                print(f"checkpoint: {path} is damaged; trying the one before it", flush=True)
                 _delete([path])
                 continue
             then = _record(path).get("identity")
@@ -166,9 +166,9 @@ class CheckpointTimer:
         self._written = time.monotonic()
 
     def due(self, phase: str) -> bool:
-        """Return whether all ranks shall write a checkpoint now; called after each step.
+        """Return whether all ranks must write a checkpoint now; called after each step.
 
-        If ``stop`` is set, they shall stop after it.
+        If ``stop`` is set, they must stop after it.
         """
         stride = self._strides[phase]
         stride.left -= 1

@@ -77,7 +77,7 @@ def train(run: Run, companions: Companions) -> None:
             companions.end_together(elapsed)
         run.predictions, test_loss = evaluation.evaluate(run)
         if test_loss is None:
-            raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
+            raise Diverged(f"the test loss is not a number after epoch {epoch + 1} of {epochs}")
         accuracy = None
         if run.training.steps is not None:  # a few steps learn nothing worth testing
             test_loss = None

@@ -77,7 +77,9 @@ def resume(run: Run, number: int) -> None:
     run.resumed_from = [*state["resumed_from"], {**place, "machine": state["machine"]}]
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
-        remark = " (of another machine: no speedup is told from these times)" if elsewhere else ""
+        remark = (
+            " (from another machine: no speedup is computed from these times)" if elsewhere else ""
+        )
         print(f"checkpoint: goes on from {_place_text(place)}{remark}", flush=True)
 
 

@@ -184,7 +184,7 @@ class Session:
             if (cores := sum(row["totalCores"] for row in rows)) >= self.cores:
                 return
             if time.monotonic() > deadline:
-                fix = "start it (make spark-up), or mend `spark: {master: ...}` in config.yaml"
+                fix = "start it (make spark-up), or correct `spark: {master: ...}` in config.yaml"
                 if cores:
                     fix = "choose a larger cluster, fewer threads or more executors"
                 raise ParbenchError(

@@ -294,7 +294,7 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             verdict = terms.AS_CLAIMED if is_expected else terms.DIFFERENT
             answer = sequential.HOLDS if is_expected else sequential.FAILS
             seeds = f"{len(group.ok)} seed{'s' * (len(group.ok) != 1)}"
-            reasons = (f"told by the mean of {seeds}, without an interval",)
+            reasons = (f"judged by the mean of {seeds}, without an interval",)
         if test.expected and (clock := _other_clock(study, group, metric)):
             verdict, reasons, answer = terms.NOT_COMPARABLE, (clock,), terms.UNDECIDED
         if printed_parts or measured_parts or group.not_run:
@@ -326,7 +326,7 @@ def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
     kinds = {{"CPU": "cpu", "MPS": "mps"}.get(name, "cuda") for name in printed}
     if not kinds or group.hardware.device in kinds:
         return ""
-    return f"the source prints {group.model} on {', '.join(sorted(printed))} alone, by other clocks"
+    return f"the source prints {group.model} on {', '.join(sorted(printed))} only, by other clocks"
 
 
 # ---------------------------------------------------------------- verdicts

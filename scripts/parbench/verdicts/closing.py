@@ -84,7 +84,7 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
     if first.status == terms.NOT_RUN:
         if not speedup or speedup.mean is None:
             return [*line, f"not run: {first.reason.split('; ')[0]}"]
-        accuracy, time, status = None, None, "in turns alone; "
+        accuracy, time, status = None, None, "in turns only; "
     return [
         *line,
         spread(accuracy, 100, ".1f", " %") if accuracy else "",

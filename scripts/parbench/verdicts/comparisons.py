@@ -216,7 +216,7 @@ def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
     for side in test.sides:
         if not any(group.configuration.is_side(side, test) for group in groups):
             return f"no cell with {side}{about}"
-    return "no two cells that differ in this alone"
+    return "no two cells that differ in this only"
 
 
 def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:

@@ -64,7 +64,7 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         fix = shlex.join(["snakemake", *plan["arguments"], "--forcerun", "table"])
         raise ParbenchError(
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
-            f"study: {fix}, or say --partial where some are, and the file will name the others"
+            f"study: {fix}, or pass --partial to keep those that are, and the file names the others"
         )
     places = {each.place for run in runs.values() for each in run.environments}
     certificate_paths = [

@@ -57,7 +57,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
         estimates.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
     unknown = len(cells) - len(here) - len(elsewhere)
     if not estimates:
-        return "how long is unknown: nothing of it has run here, and the first cells will tell"
+        return "how long it takes is unknown: none of it has run here; the first cells will show"
     return ", and ".join([*estimates, *([f"{unknown} for which it is unknown"] if unknown else [])])
 
 

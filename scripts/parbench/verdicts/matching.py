@@ -115,9 +115,9 @@ class PublishedSource:
             return self.find(group, METRICS["speedup"]), ""
         if own.hardware != base.hardware:
             kinds = f"{base.hardware}, {own.hardware}"
-            return None, f"published times are of different hardware: {kinds}"
+            return None, f"published times come from different hardware: {kinds}"
         if (own.batch_size, own.precision) != (base.batch_size, base.precision):
-            return None, "published times are of a different batch or precision"
+            return None, "published times come from a different batch size or precision"
         tables = ", ".join(dict.fromkeys((base.table, own.table)))
         changes = {"value": base.value / own.value, "unit": "x", "table": tables}
         return own.model_copy(update=changes), ""
@@ -133,7 +133,7 @@ class PublishedSource:
         for column in group.published:
             if column not in COLUMNS:
                 raise ParbenchError(
-                    f"group {group.id}: published: {column!r} is no column of the published "
+                    f"group {group.id}: published: {column!r} is not a column of the published "
                     f"values; columns: {', '.join(COLUMNS)}"
                 )
         return [row for row in self.rows if row.is_one_of(group.published)]

@@ -205,7 +205,7 @@ class Compared:
         if few := self.series.too_few:
             return f"not checked: {few}"
         if self.biased:
-            return "biased: what it is to tell is void"
+            return "biased: it says nothing about the pairs that it controls"
         return f"equal within {EQUAL:.0%}" if self.is_equal else "not checked: too wide"
 
     @property

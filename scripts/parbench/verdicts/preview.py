@@ -103,7 +103,7 @@ def _differences(measured: Measured) -> Iterator[str]:
     groups = list(measured.groups.values())
     names_by_text: dict[str, list[str]] = {}
     for group in groups:
-        texts = [group.differs, group.scores_differ and f"{group.scores_differ} (scores alone)"]
+        texts = [group.differs, group.scores_differ and f"{group.scores_differ} (scores only)"]
         texts += judging.scale_difference(group, measured.plan.study)
         for text in filter(None, texts):
             names_by_text.setdefault(text, []).append(f"{group.model} {group.variant}")
@@ -215,7 +215,7 @@ def _asked(test: ClaimTest) -> str:
         ">": none,
         "<": none.replace("above", "below"),
         "same": f"the same{margin}",
-        "report": "told, not judged",
+        "report": "reported, not judged",
         "largest": "the largest part",
     }[test.op]
     if not test.sizes:

@@ -31,7 +31,7 @@ def cores_of(text: str | None) -> list[int]:
     for name in listed:
         if not name.isdecimal() or int(name) not in usable:
             raise ParbenchError(
-                f"--cores {text}: {name!r} is no core that this process may use; it may use "
+                f"--cores {text}: {name!r} is not a core that this process may use; it may use "
                 f"{', '.join(map(str, usable))}"
             )
     return sorted(set(map(int, listed)))
@@ -87,8 +87,8 @@ def continued(folder: Path) -> Asked:
         )
     if not Path(kept.folder).is_dir():
         raise ParbenchError(
-            f"--continue {folder}: its programs ran in {kept.folder}, which is no folder now; "
-            "bring it back, or begin anew, without --continue"
+            f"--continue {folder}: its programs ran in {kept.folder}, which is no longer a folder; "
+            "restore it, or start over without --continue"
         )
     return Asked(
         (kept.a.command, kept.b.command),

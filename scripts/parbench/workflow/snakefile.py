@@ -72,7 +72,7 @@ def invocation(workflow: Any) -> Invocation:
     """
     if sum(argument.startswith("--configfile") for argument in sys.argv) > 1:
         raise ParbenchError(
-            "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
+            "--configfile is given twice, and Snakemake reads only the last one's files; name all "
             "after one: --configfile a.yaml b.yaml"
         )
     arguments = of_snakemake(sys.argv[1:])
@@ -100,7 +100,7 @@ def invocation(workflow: Any) -> Invocation:
 
 
 def _check_grouping(arguments: Any) -> None:
-    """Raise ParbenchError if several jobs shall be one of Slurm's; ``arguments``: Snakemake's."""
+    """Raise ParbenchError if Snakemake's ``arguments`` group several jobs into one Slurm job."""
     if arguments.executor != "slurm":
         return
     for key in ("groups", "group_components", "slurm_array_jobs"):
@@ -108,7 +108,7 @@ def _check_grouping(arguments: Any) -> None:
             raise ParbenchError(
                 f"--{key.replace('_', '-')}, or this key of a profile: a cell needs a Slurm job of "
                 "its own, with its own cores, GPUs, nodes and walltime, which is queued again and "
-                "found again for this cell alone; leave it out. Many short cells: lower `jobs` and "
+                "found again for this cell only; leave it out. Many short cells: lower `jobs` and "
                 "`slurm.minutes` (docs/slurm.md)"
             )
 
@@ -467,8 +467,8 @@ class WorkflowRun:
         it: after Ctrl-C nobody waits for a report.
         """
         print(
-            "The run stopped: by the error told above or, if none is, because it was interrupted. "
-            "What is finished is kept: started again, it goes on from there.",
+            "The run stopped because of the error above or, if there is none, because it was "
+            "interrupted. Finished work is kept: the same command continues from there.",
             file=sys.stderr,
         )
         paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
