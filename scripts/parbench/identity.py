@@ -210,7 +210,7 @@ def recorded(
 # ---------------------------------------------------------------- settings
 
 
-def settings_of(cell: dict) -> dict[str, Any]:
+def settings_of(cell: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a cell.json that decides its measurement: all but names, seed and `run`.
 
     Its seed and a digest of this are in its id.

@@ -79,7 +79,7 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
     few restarts would spread too little, a normal kernel is added (Scott's bandwidth); the result
     is scaled to mean 0 and the measured standard deviation (Silverman and Young, 1987).
     """
-    values = [hodges_lehmann(each.log_ratios) for each in restarts]
+    values = np.array([hodges_lehmann(each.log_ratios) for each in restarts])
     counts = np.array([len(each.log_ratios) for each in restarts])
     pairs = np.array([np.resize(each.log_ratios, counts.max()) for each in restarts])
     drawn = rng.integers(len(restarts), size=(POOL, 1))

@@ -54,6 +54,7 @@ class DiskInput:
 
     def _submit(self, part: str, indices: torch.Tensor) -> Future[torch.Tensor]:
         pinned = self._device.type == "cuda"
+        assert self._data.on_disk is not None
         return self._reader.submit(self._data.on_disk[part].read, indices, pinned)
 
     def _taken(self, indices: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import os
 import ssl
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
@@ -95,8 +96,10 @@ def _download(url: str, size: int | None, known: str) -> Path:
     import pooch
 
     paths = ssl.get_default_verify_paths()  # this machine's certificates, not only certifi's
-    downloader = pooch.HTTPDownloader(
-        progressbar=bar(total=size, desc="download", unit="B", unit_scale=True),
+    # pooch declares a bool, and takes a bar, too.
+    progress: Any = bar(total=size, desc="download", unit="B", unit_scale=True)
+    downloader: Any = pooch.HTTPDownloader(
+        progressbar=progress,
         chunk_size=1 << 18,
         timeout=TIMEOUT,
         headers={"Accept-Encoding": "identity"},

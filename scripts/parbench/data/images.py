@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from parbench.errors import ParbenchError, sentence
@@ -85,8 +85,8 @@ def class_name(folder: str) -> str:
 
 
 def decoded(
-    train: Mapping[PurePath, str],
-    test: Mapping[PurePath, str],
+    train: Mapping[Path, str],
+    test: Mapping[Path, str],
     source: str,
     source_sha256: str,
     shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
@@ -167,7 +167,7 @@ def _decode(path: PurePath, side: int | None) -> tuple[np.ndarray, list[str]]:
     notes = []
     try:
         with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
                 raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels")
             if image.mode not in MODES:
                 raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
@@ -203,7 +203,7 @@ def _opaque(image: Image.Image) -> tuple[Image.Image, bool]:
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image.convert("RGB"), False
     layer = image.convert("RGBA")
-    if layer.getextrema()[3] == (255, 255):
+    if layer.getchannel("A").getextrema() == (255, 255):
         return layer.convert("RGB"), False
     background = Image.new("RGBA", layer.size, BACKGROUND)
     return Image.alpha_composite(background, layer).convert("RGB"), True

@@ -127,7 +127,7 @@ def load(
         }
         tensors |= {name: tensors[name][:0] for name in names.values()}
     # copy=True: a tensor of the mapped file would crash the process if the file were truncated.
-    copies = {
+    copies: dict[str, Any] = {
         name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
         for name, tensor in tensors.items()
     }
@@ -144,8 +144,9 @@ def _read(
     with safe_open(path, framework="pt", device="cpu") as file:
         metadata = file.metadata()
         tensors = {f"{part}_labels": file.get_tensor(f"{part}_labels") for part in PARTS}
-        fields: dict = {"classes": json.loads(metadata["classes"])}
+        fields: dict[str, Any] = {"classes": json.loads(metadata["classes"])}
         if vocabulary is not None:
+            assert max_length is not None
             loaded_vocabulary = tokens.vocabulary(metadata, vocabulary, path)
             for part in PARTS:
                 flat, offsets = (

@@ -7,6 +7,8 @@ differ only in cost and in rounding: PIL resizes bytes, not floats.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from parbench.data import loader
@@ -43,7 +45,9 @@ class PilInput:
     def _batch(self, images, drawn: list[list[int]]) -> torch.Tensor:
         """Return float32 [B, 3, S, S] of ``images``, uint8 [H, W, 3], with their draws."""
         from PIL import Image
-        from torchvision.transforms import functional
+        from torchvision.transforms import functional as transforms
+
+        functional: Any = transforms  # it declares tensors alone, and takes images of PIL
 
         tensors = []
         for at, pixels in enumerate(images):

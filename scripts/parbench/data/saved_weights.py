@@ -50,6 +50,7 @@ def load(model: nn.Module, cell: Cell, data: Path) -> str:
 
     from parbench.measure import metrics_json
 
+    assert cell.trained_by is not None
     folder = data.absolute().parents[1] / "cells" / cell.trained_by
     path, sha256 = folder / WEIGHTS, files.read_record(folder / DIGEST, "sha256")["sha256"]
     state = model.state_dict()

@@ -17,6 +17,7 @@ class TextInput:
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return tokens int64 [B, L] and labels int64 [B] of the training samples ``indices``."""
         data = self._data
+        assert data.train_lengths is not None
         length = self._length(data.train_lengths[indices.cpu()])
         indices = indices.to(data.train_labels.device, non_blocking=True)
         tokens = data.train_images[:, :length].index_select(0, indices)
@@ -25,6 +26,7 @@ class TextInput:
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return test samples start..stop-1: tokens int64 [B, L], labels int64 [B]."""
         data = self._data
+        assert data.test_lengths is not None
         length = self._length(data.test_lengths[start:stop])
         tokens = data.test_images[start:stop, :length]
         return tokens.long(), data.test_labels[start:stop]

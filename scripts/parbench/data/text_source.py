@@ -22,7 +22,7 @@ from parbench.errors import ParbenchError
 from parbench.words import brief
 
 if TYPE_CHECKING:
-    from tokenizers.implementations import BaseTokenizer
+    from tokenizers.implementations.base_tokenizer import BaseTokenizer
 
 
 class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
@@ -151,7 +151,7 @@ VOCABULARIES = {
 }
 
 
-class TextSource(Source):
+class TextSource(Source, frozen=True):
     """An entry whose files hold texts; each kind reads them in its own way."""
 
     vocabularies: str = Field(
@@ -208,7 +208,7 @@ class TextSource(Source):
         return tokenizers, files.digest([file.sha256 for file in VOCABULARIES.values()])
 
 
-class Parted(TextSource):
+class Parted(TextSource, frozen=True):
     """A source with one file for training and one for testing, read in the same way."""
 
     train: File = Field(description="the file to train with")

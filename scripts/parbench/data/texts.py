@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
-    from tokenizers.implementations import BaseTokenizer
+    from tokenizers.implementations.base_tokenizer import BaseTokenizer
 
 # By kind of vocabulary: the padding, first, last and unknown tokens.
 SPECIAL = {

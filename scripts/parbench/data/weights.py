@@ -107,7 +107,9 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
     heads = [tensors[key] for key in HEADS if key in tensors]
     if not sizes:
         raise ValueError("no tensor is called ...word_embeddings.weight")
-    pad = PADDING[models.vocabulary(name)]
+    kind = models.vocabulary(name)
+    assert kind is not None
+    pad = PADDING[kind]
     vocabulary = Vocabulary(size=sizes[0], pad=pad, first=pad, last=pad)
     template = models.load(name).network(
         len(heads[0]) if heads else 2, vocabulary, models.options(name, spec.get("options") or {})

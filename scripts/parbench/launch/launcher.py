@@ -108,7 +108,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         facts = containers.of_sides(cell, task.results / "plan" / "images.json")
         progress, _ = _progress(task)
         if not retrain:
-            labels = [image and image["label"] for image in facts]
+            labels = [None if image is None else image["label"] for image in facts]
             now = identity.current(cell, labels, task.data.absolute())
             if outcome.take_finished(folder, task.out, now):
                 print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from typing import Any
 
 from parbench import interpreter, machine, packages, probe
 from parbench.cell import Cell, Pair
@@ -27,7 +28,8 @@ def describe(
     ``image``: what `parbench images` knows of the cell's image, if called outside of it; ``side``:
     of a pair, the one that is described.
     """
-    python, installed, own = platform.python_version(), packages.installed(), {}
+    python, installed = platform.python_version(), packages.installed()
+    own: dict[str, Any] = {}
     if image is not None:
         python, image_packages = image["python"], image["packages"]
         installed = {

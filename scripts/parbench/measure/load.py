@@ -59,7 +59,9 @@ class Reading:
             steal += core.steal - then.steal
             if core.work > then.work:
                 busy += passed - (core.idle - then.idle) - (core.steal - then.steal)
-        waited = None if self.waited is None else self.waited - earlier.waited
+        waited = None
+        if self.waited is not None and earlier.waited is not None:
+            waited = self.waited - earlier.waited
         return Load(busy, steal, waited, self.own - earlier.own)
 
 

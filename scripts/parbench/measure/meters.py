@@ -119,7 +119,8 @@ def mib_of(tensors: Iterable[torch.Tensor], device: torch.device | None) -> floa
     sharded one this rank's part, and storage that several share once."""
     sizes = {}
     for tensor in tensors:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        sharded: Any = tensor if hasattr(tensor, "to_local") else None
+        local = tensor if sharded is None else sharded.to_local()
         if local.device.type == "cpu" if device is None else local.device == device:
             storage = local.untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
@@ -186,7 +187,8 @@ def counters(accelerators: list[torch.device]) -> np.ndarray:
 
     def nanoseconds(card: Any) -> float:
         limits = (pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL)
-        return sum(pynvml.nvmlDeviceGetViolationStatus(card, of).violationTime for of in limits)
+        status: Any = pynvml.nvmlDeviceGetViolationStatus
+        return sum(status(card, of).violationTime for of in limits)
 
     def total(read: Callable[[Any], float]) -> float:
         try:

@@ -18,7 +18,7 @@ NO_SCORES: dict[str, Any] = {
 }
 
 
-def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict:
+def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict[str, Any]:
     """Return accuracy, macro precision, recall, F1 and specificity, and the confusion matrix.
 
     ``truth`` and ``predicted`` are integer arrays [N]; rows of the matrix are true classes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _cuts
 from parbench.models._options import number, share
@@ -61,7 +61,7 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
     """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from parbench.models import _text
 
-    model = network(num_classes, vocabulary, options)
+    model: Any = network(num_classes, vocabulary, options)
     head = _text.Head(pooler=model.bert.pooler, dropout=model.dropout, classifier=model.classifier)
     body = model.bert
     return _text.row(body.embeddings, vocabulary.pad, body.encoder.layer, head)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -10,7 +12,7 @@ from torch import nn
 class Embedding(nn.Module):
     """Projects patches to tokens, prepends prefix tokens, and adds learned positions."""
 
-    def __init__(self, network: VisionTransformer):
+    def __init__(self, network: Any):  # a VisionTransformer of timm
         super().__init__()
         self.cls_token = network.cls_token
         self.pos_embed = network.pos_embed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ def build(builder: Callable[..., nn.Module], num_classes: int, options: dict) ->
     from torch import nn
 
     own = {key: value for key, value in options.items() if key not in STEM}
-    network = builder(num_classes=num_classes, **own)
+    network: Any = builder(num_classes=num_classes, **own)
     if options.get("stem", "imagenet") == "cifar":
         width = network.conv1.out_channels
         network.conv1, network.maxpool = (
@@ -39,12 +39,12 @@ def build(builder: Callable[..., nn.Module], num_classes: int, options: dict) ->
     return blocks(network)
 
 
-def blocks(resnet: nn.Module) -> nn.Sequential:
+def blocks(resnet: Any) -> nn.Sequential:
     """Return a torchvision ResNet as a sequence of blocks; same parameters, same order."""
     from torch import nn
 
     stem = OrderedDict(conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool)
-    block_by_name = OrderedDict(stem=nn.Sequential(stem))
+    block_by_name: OrderedDict[str, nn.Module] = OrderedDict(stem=nn.Sequential(stem))
     for layer in ("layer1", "layer2", "layer3", "layer4"):
         for index, block in enumerate(getattr(resnet, layer)):
             block_by_name[f"{layer}_{index}"] = block

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _cuts
 from parbench.models._options import numbers, share
@@ -37,11 +37,11 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         CNBlockConfig(width, following, depth)
         for width, following, depth in zip(dims, [*dims[1:], None], depths, strict=True)
     ]
-    network = ConvNeXt(
+    network: Any = ConvNeXt(
         settings, stochastic_depth_prob=options["stochastic_depth"], num_classes=num_classes
     )
     # torchvision keeps [stem, blocks, downsampling, blocks, ...] in `features`.
-    blocks = OrderedDict(stem=network.features[0])
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(stem=network.features[0])
     for stage in range(1, len(depths) + 1):
         if stage > 1:
             blocks[f"downsample{stage}"] = network.features[2 * stage - 2]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _cuts
 from parbench.models._options import number, numbers, share
@@ -33,7 +33,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     from timm.models.convnext import ConvNeXt
     from torch import nn
 
-    network = ConvNeXt(
+    network: Any = ConvNeXt(
         num_classes=num_classes,
         patch_size=options["patch_size"],
         depths=tuple(options["depths"]),
@@ -42,7 +42,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         use_grn=True,  # added in V2
         ls_init_value=None,  # removed in V2
     )
-    blocks = OrderedDict(stem=network.stem)
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(stem=network.stem)
     for resolution, stage in enumerate(network.stages, 1):
         if resolution > 1:
             blocks[f"downsample{resolution}"] = stage.downsample

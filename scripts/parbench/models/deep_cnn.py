@@ -38,7 +38,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
 
     width = options["width"]
     convolution = nn.Conv2d(3, width, 3, padding=1, bias=False)
-    blocks = OrderedDict(
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(
         stem=nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
     )
     for layer, depth in enumerate(options["depths"], 1):

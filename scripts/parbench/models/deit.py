@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _cuts
 from parbench.models._options import number, share
@@ -45,7 +45,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
 
     from parbench.models import _deit
 
-    network = (VisionTransformerDistilled if options["distilled"] else VisionTransformer)(
+    network: Any = (VisionTransformerDistilled if options["distilled"] else VisionTransformer)(
         img_size=image_size,
         patch_size=options["patch_size"],
         num_classes=num_classes,
@@ -56,7 +56,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         pos_drop_rate=options["dropout"],
         drop_path_rate=options["stochastic_depth"],
     )
-    blocks = OrderedDict(embedding=_deit.Embedding(network))
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(embedding=_deit.Embedding(network))
     for index, block in enumerate(network.blocks):
         blocks[f"block_{index}"] = block
     blocks["head"] = _deit.Head(network)

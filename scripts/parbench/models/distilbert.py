@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _bert
 
@@ -23,8 +23,9 @@ def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrain
     """Return the library's own classifier."""
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
+    settings: Any = DistilBertConfig  # it declares only some of its arguments
     return DistilBertForSequenceClassification(
-        DistilBertConfig(
+        settings(
             vocab_size=vocabulary.size,
             pad_token_id=vocabulary.pad,
             dim=options["hidden_dim"],
@@ -45,7 +46,7 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
 
     from parbench.models import _text, _vit
 
-    model = network(num_classes, vocabulary, options)
+    model: Any = network(num_classes, vocabulary, options)
     head = _text.Head(
         token=_vit.ClassToken(),
         pre_classifier=model.pre_classifier,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _bert
 
@@ -34,6 +34,6 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
     """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from parbench.models import _text
 
-    model = network(num_classes, vocabulary, options)
+    model: Any = network(num_classes, vocabulary, options)
     body, head = model.roberta, _text.Head(classifier=model.classifier)
     return _text.row(body.embeddings, vocabulary.pad, body.encoder.layer, head)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.errors import ParbenchError
 from parbench.models import _cuts
@@ -49,7 +49,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     from torch import nn
     from torchvision.models.swin_transformer import SwinTransformer
 
-    model = SwinTransformer(
+    model: Any = SwinTransformer(
         patch_size=[options["patch_size"]] * 2,
         embed_dim=options["embed_dim"],
         depths=options["depths"],
@@ -59,7 +59,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         num_classes=num_classes,
     )
     # torchvision keeps [embedding, blocks, merging, blocks, ...] in `features`.
-    blocks = OrderedDict(embedding=model.features[0])
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(embedding=model.features[0])
     for stage in range(1, len(options["depths"]) + 1):
         if stage > 1:
             blocks[f"merging{stage - 1}"] = model.features[2 * stage - 2]

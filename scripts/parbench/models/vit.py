@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.models import _cuts
 from parbench.models._options import number, share
@@ -40,7 +40,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     from parbench.models import _vit
 
     depth = options["depth"]
-    network = VisionTransformer(
+    network: Any = VisionTransformer(
         image_size,
         options["patch_size"],
         depth,
@@ -50,7 +50,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         options["dropout"],
         num_classes=num_classes,
     )
-    blocks = OrderedDict(embedding=_vit.Embedding(network))
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(embedding=_vit.Embedding(network))
     for index, block in enumerate(network.encoder.layers):
         probability = options["stochastic_depth"] * index / max(1, depth - 1)
         blocks[f"block_{index}"] = _vit.Block(block, probability)

@@ -135,7 +135,7 @@ def differences(
     own, source_model = study.variants[variant], source.models.get(model)
     layers = [source.settings, source.assumed, source_model.settings if source_model else {}]
     # What the source's study states for each variant only is this one's own, too.
-    known = set().union(*layers) if own.published is not None else ()
+    known: set[str] = set[str]().union(*layers) if own.published is not None else set()
     unknown = {key: value for key, value in own.settings.items() if key not in known}
     entry = source.variants.get(variant, own.model_copy(update={"settings": unknown}))
     layers.append(entry.settings)
@@ -144,7 +144,7 @@ def differences(
         source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here
     settings = asdict(cell.training) | asdict(cell.dataset)
     # As a study has them.
-    settings |= {key: list(value) for key, value in settings.items() if isinstance(value, tuple)}
+    settings["learning_rate_steps"] = list(cell.training.learning_rate_steps)
     phrases = [
         f"{key} {_instead(settings[key], source_settings[key])}"
         for key in source_settings

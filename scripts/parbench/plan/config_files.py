@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 
@@ -27,8 +27,9 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``change`` laid over it, mappings key by key, like --configfile."""
     result = dict(base)
     for key, value in change.items():
-        are_mappings = isinstance(value, dict) and isinstance(base.get(key), dict)
-        result[key] = merged(base[key], value) if are_mappings else value
+        under = base.get(key)
+        are_mappings = isinstance(value, dict) and isinstance(under, dict)
+        result[key] = merged(cast(Any, under), cast(Any, value)) if are_mappings else value
     return result
 
 
@@ -47,8 +48,10 @@ def parse_changes(words: Iterable[str]) -> dict[str, Any]:
 
 # Keys of `--config` that decide what a cell is, and which of them run. `studies` is written for
 # each study separately; other keys, such as time limits, change no number.
-_DECISIVE = ("stack", "deployment", "images", "available", "hardware", "datasets", "weights")
-_DECISIVE += ("override",)
+_DECISIVE = (
+    *("stack", "deployment", "images", "available", "hardware", "datasets", "weights"),
+    "override",
+)
 
 
 def arguments(
@@ -144,8 +147,9 @@ def _by_name(studies: Any, where: str) -> Any:
     a study."""
     if not isinstance(studies, list):
         return studies
-    names, folders = [], []
-    for entry in studies:
+    names: list[Any] = []
+    folders: list[Path] = []
+    for entry in cast(list[Any], studies):
         if not isinstance(entry, str) or not ("/" in entry or entry.endswith((".yaml", ".yml"))):
             names.append(entry)
             continue

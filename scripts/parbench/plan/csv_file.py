@@ -32,9 +32,9 @@ def read_csv(
 
     separator = max(SEPARATORS, key=columns_by)
     records = _records(str(path), text, separator)
-    line, names = next(records, (1, []))
+    line, names = next(records, (1, list[str]()))
     _check_header(f"{path}: line {line}", names, required, optional)
-    rows = []
+    rows: list[tuple[int, dict[str, str]]] = []
     for line, fields in records:
         extra = fields[len(names) :]
         if len(fields) < len(names) or any(extra):

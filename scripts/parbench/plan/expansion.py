@@ -206,7 +206,8 @@ class Expansion:
         consistency.check_clocks(self.study, training_by_key, self.where)
         names_by_key = self._names(templates)
         source_study = about.source_of(self.study, self.where)
-        groups, reasons = {}, {}
+        groups: dict[tuple[str, str], PlannedGroup] = {}
+        reasons: dict[tuple[str, str], str | None] = {}
         for (model_name, variant), cell in templates.items():
             entry = self.study.variants[variant]
             baseline = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, cast
 
 from parbench import strategies
 from parbench.cell import Cell, Pair
@@ -40,11 +41,11 @@ def short_options(cell: Cell) -> str:
     of a program of the user's own, whose command line says little in so few letters."""
     if strategies.of(cell).PAIRS_ONLY:
         return ""
-    parts = []
+    parts: list[str] = []
     schema = strategies.of(cell).OPTIONS
     for key, value in cell.strategy.options.items():
         if value != schema[key].get("default"):
-            holds_several = isinstance(value, (list, dict))
-            text = "-".join(map(str, value)) if holds_several else str(value)
+            several = cast(Iterable[Any], value if isinstance(value, (list, dict)) else [value])
+            text = "-".join(map(str, several))
             parts.append(f"{key}-{text}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from parbench import strategies
 from parbench.cell import Cell, Pair
@@ -65,7 +66,7 @@ def _pair(
     _check(entry, keys, sides, f"{where}: pairs")
     # Prediction time does not depend on the weights: the seed draws them.
     sides = tuple(replace(side, trained_by=None) for side in sides)
-    common_fields = {"variants": len(variant_keys), "inference": entry.inference}
+    common_fields: dict[str, Any] = {"variants": len(variant_keys), "inference": entry.inference}
     template = Pair("", 0, sides, **common_fields)
     side_names = [_short(templates[key], key[1]) for key, *_ in (variant_keys, baseline_keys)]
     name_parts = ("+".join(members), "pair", *side_names, "inference" * entry.inference)
@@ -91,7 +92,8 @@ def _pair(
 def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]) -> list[Key]:
     """Return the keys of the cells that train all ``members`` one after the other, without models
     that train beside an earlier one."""
-    keys, trained = [], set()
+    keys: list[Key] = []
+    trained: set[str] = set()
     for model in members:
         if model not in trained:
             keys.append((model, variant))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
@@ -133,11 +133,12 @@ class Published(pydantic.BaseModel):
 
     def is_one_of(self, selection: Mapping[str, Any]) -> bool:
         """Return whether every column in ``selection`` has its value, or one of several."""
-        return all(
-            _spelling(getattr(self, column, None))
-            in [_spelling(choice) for choice in (value if isinstance(value, list) else [value])]
-            for column, value in selection.items()
-        )
+
+        def has(column: str, value: Any) -> bool:
+            choices = cast(list[Any], value if isinstance(value, list) else [value])
+            return _spelling(getattr(self, column, None)) in map(_spelling, choices)
+
+        return all(has(column, value) for column, value in selection.items())
 
 
 def _spelling(value: Any) -> str | float:
@@ -200,7 +201,7 @@ def in_words(stated: Mapping[str, Any]) -> str:
     named = {key: value for key, value in stated.items() if key not in nested}
     several = named.get("strategy")
     if isinstance(several, list):
-        named["strategy"] = " or ".join(several)
+        named["strategy"] = " or ".join(cast(list[str], several))
     for key in nested:
         named |= stated.get(key) or {}
     return ", ".join(
@@ -401,9 +402,9 @@ class Claim(StrictModel):
     @model_validator(mode="after")
     def _has_whole_parts(self) -> Claim:
         shared = self.test.stated() if self.test else {}
-        tests = []
+        tests: list[ClaimTest] = []
         for number, part in enumerate(self.parts or ([ClaimPart()] if self.test else [])):
-            where = ["parts", number] if self.parts else ["test"]
+            where: list[Any] = ["parts", number] if self.parts else ["test"]
             stated = shared | part.stated()
             try:
                 tests.append(ClaimTest.model_validate(stated))

@@ -54,7 +54,8 @@ class Configuration:
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
         layout = row.devices_per_node, row.nodes
         batch_size, gpu = row.batch_size, "" if device == "cpu" else row.hardware
-        last = batch_size, None, gpu, row.precision, {}
+        settings: dict[str, str] = {}
+        last = batch_size, None, gpu, row.precision, settings
         return cls(row.model, row.strategy, options, device, *layout, *last)
 
     def is_among(self, cells: Selection) -> bool:
@@ -107,8 +108,8 @@ def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]
     def rest(each: Configuration) -> dict[str, Any]:
         fields = {key: value for key, value in asdict(each).items() if key not in named}
         # One strategy's options mean nothing to another.
-        options = {} if "strategy" in named else each.options
-        fields["options"] = {k: value for k, value in options.items() if k not in named_options}
+        options = each.options.items() if "strategy" not in named else ()
+        fields["options"] = {key: value for key, value in options if key not in named_options}
         del fields["settings"]  # those of two models may differ
         return fields
 

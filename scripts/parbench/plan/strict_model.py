@@ -72,11 +72,15 @@ Distinct = pydantic.AfterValidator(_distinct)
 Names = Annotated[list[str], Field(min_length=1), Distinct]
 
 
+def _drop_default(schema: dict[str, Any]) -> None:
+    del schema["default"]
+
+
 def stated_part(model: type[StrictModel]) -> type[StrictModel]:
     """Return a base class with the fields of ``model``, all of them optional."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
-        drop_default = (lambda schema: schema.pop("default")) if field.is_required() else None
+        drop_default = _drop_default if field.is_required() else None
         default = None if field.is_required() else field.default
         field_info = Field(default, description=field.description, json_schema_extra=drop_default)
         fields[key] = (Annotated[(field.annotation, field_info, *field.metadata)], field_info)
@@ -162,7 +166,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
     """Return one pydantic error as a Problem; those of nested models are already explained."""
     place, text, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
-    match found["type"]:
+    match found["type"]:  # any other type is explained below
         case "explained":
             context = found["ctx"]
             return Problem([*keys, *context["keys"]], context["sentence"], context["last"])
@@ -178,6 +182,8 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
         case "value_error":  # the model's own full sentence
             return Problem(keys, message.removeprefix("Value error, "))
+        case _:
+            pass
     if place[-1:] == ("[key]",):
         return Problem(keys[:-1], f"value {text} as a key {plain(message)}", str(place[-2]))
     field = kind.model_fields.get(keys[0]) if keys else None
@@ -187,7 +193,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
 
 def _keys(place: tuple[Any, ...], value: Any) -> list[Any]:
     """Return the keys in pydantic's location ``place``, without the union tags among them."""
-    keys = []
+    keys: list[Any] = []
     for part in place:
         try:
             value = value[part]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from string import Template
-from typing import Any
+from typing import Any, cast
 
 from parbench.errors import ParbenchError
 from parbench.plan.strict_model import NAME, validated
@@ -21,13 +21,18 @@ def expanded(study: Any, where: str) -> Any:
 
     Raises ParbenchError, which begins with ``where``, for a bad sweep; all else is checked later.
     """
-    if not isinstance(study, dict) or not isinstance(study.get("variants", {}), dict):
+    if not isinstance(study, dict):
         return study
-    sweeps = study.get("sweep", [])
-    variants, compare, places = dict(study.get("variants", {})), [], {}
-    for number, content in enumerate(sweeps if isinstance(sweeps, list) else []):
+    content = cast(dict[str, Any], study)
+    if not isinstance(stated := content.get("variants", {}), dict):
+        return content
+    variants = dict(cast(dict[str, Any], stated))
+    compare: list[dict[str, str]] = []
+    places: dict[str, str] = {}
+    sweeps: Any = content.get("sweep", [])
+    for number, entry in enumerate(cast(list[Any], sweeps) if isinstance(sweeps, list) else ()):
         place = f"{where}: sweep.{number}"
-        sweep = validated(Sweep, content, place)
+        sweep = validated(Sweep, entry, place)
         for values in sweep.combinations():
             name = _name(sweep.name, values, f"{place}.name")
             if name in variants:
@@ -43,11 +48,11 @@ def expanded(study: Any, where: str) -> Any:
         _check_others(name, variants, place)
     changes: dict[str, Any] = {"variants": variants} if sweeps else {}
     if compare:
-        pairs = study.get("pairs") or {}
+        pairs: dict[str, Any] = content.get("pairs") or {}
         changes["pairs"] = {**pairs, "compare": [*pairs.get("compare", []), *compare]}
-    if isinstance(tables := study.get("tables"), list):
-        changes["tables"] = [_matched(table, list(variants)) for table in tables]
-    return study | changes
+    if isinstance(tables := content.get("tables"), list):
+        changes["tables"] = [_matched(table, list(variants)) for table in cast(list[Any], tables)]
+    return content | changes
 
 
 def _variant(sweep: Sweep, values: dict[str, Any], place: str) -> dict[str, Any]:
@@ -95,9 +100,10 @@ def _name(template: str, values: dict[str, Any], where: str) -> str:
 
 def _filled(template: Any, values: dict[str, Any], where: str) -> Any:
     if isinstance(template, dict):
-        return {key: _filled(each, values, f"{where}.{key}") for key, each in template.items()}
+        items = cast(dict[str, Any], template).items()
+        return {key: _filled(each, values, f"{where}.{key}") for key, each in items}
     if isinstance(template, list):
-        return [_filled(each, values, where) for each in template]
+        return [_filled(each, values, where) for each in cast(list[Any], template)]
     if not isinstance(template, str):
         return template
     if template[:1] == "$" and template[1:] in values:
@@ -113,10 +119,13 @@ def _filled(template: Any, values: dict[str, Any], where: str) -> Any:
 
 def _matched(table: Any, variants: list[str]) -> Any:
     """Return a table with the names of ``variants`` for patterns that match some."""
-    if not isinstance(table, dict) or not isinstance(table.get("variants"), list):
+    if not isinstance(table, dict):
         return table
-    names = []
-    for entry in table["variants"]:
-        is_pattern = isinstance(entry, str) and "*" in entry
-        names += (is_pattern and fnmatch.filter(variants, entry)) or [entry]
-    return table | {"variants": names}
+    content = cast(dict[str, Any], table)
+    if not isinstance(stated := content.get("variants"), list):
+        return content
+    names: list[Any] = []
+    for entry in cast(list[Any], stated):
+        matches = fnmatch.filter(variants, entry) if isinstance(entry, str) and "*" in entry else []
+        names += matches or [entry]
+    return content | {"variants": names}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import yaml
 
@@ -31,7 +31,9 @@ MOST_LISTED = 20
 Keys = tuple[Any, ...]  # where a value is: the keys and indices that lead to it
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_RESOLVER = yaml.resolver.Resolver()
+# PyYAML's stubs leave these without types.
+_RESOLVER: Any = yaml.resolver.Resolver()
+_PARSE = cast(Any, yaml).parse
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
@@ -91,7 +93,8 @@ class _Document:
         self._count = 0
         self.scalars: dict[Keys, Scalar] = {}
         try:
-            self.value = self._document(yaml.parse(text, _Loader))
+            events: Iterator[yaml.Event] = _PARSE(text, _Loader)
+            self.value = self._document(events)
         except yaml.reader.ReaderError as error:
             line = text.encode()[: error.position].count(b"\n") + 1
             self._fail(line, (), f"not valid YAML: {error.reason}; remove the character")
@@ -163,8 +166,8 @@ class _Document:
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(events, keys)
         values: list[Any] = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            values.append(self._node(event, events, (*keys, len(values))))
+        while not isinstance(item := next(events), yaml.SequenceEndEvent):
+            values.append(self._node(item, events, (*keys, len(values))))
         return values
 
     def _mapping(self, events: Iterator[yaml.Event], keys: Keys) -> dict[str, Any]:
@@ -180,13 +183,13 @@ class _Document:
             line_by_key[key] = line
             value = self._node(next(events), events, (*keys, key))
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-                parts = value if isinstance(value, list) else [value]
+                parts = cast(list[Any], value) if isinstance(value, list) else [value]
             else:
                 values[key] = value
         for part in parts:
             if not isinstance(part, dict):
                 self._fail(line_by_key["<<"], keys, f"<< takes mappings, not {words_of(part)}")
-            values = part | values
+            values = cast(dict[str, Any], part) | values
         return values
 
     def _key(self, event: yaml.Event, line: int, keys: Keys) -> str:
@@ -208,7 +211,8 @@ class _Document:
             self._fail(line, keys, "the value holds a NUL character; remove it")
         if not event.implicit[0]:  # in quotes, or tagged as text
             return typed
-        kind = _RESOLVER.resolve(yaml.ScalarNode, typed, (True, False)).rpartition(":")[2]
+        tag: str = _RESOLVER.resolve(yaml.ScalarNode, typed, (True, False))
+        kind = tag.rpartition(":")[2]
         is_number = _WHOLE.fullmatch(typed) or _DECIMAL.fullmatch(typed)
         if _NOT_FINITE.fullmatch(typed) or (is_number and math.isinf(float(typed))):
             problem = f"{brief(typed)} is not a usable number here; give a finite one"

@@ -291,7 +291,7 @@ class Strategy:
                 value.copy_(self.part(whole[name], value))
 
     def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Return the optimizer state of the whole model by `<key>.<parameter>`. ``parameters`` are
         this rank's. All ranks call it, and all get the result."""
@@ -310,7 +310,7 @@ class Strategy:
     def load_optimizer_state(
         self,
         optimizer: torch.optim.Optimizer,
-        parameters: dict[str, torch.Tensor],
+        parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
         """Load this rank's part of the optimizer state ``whole``, after at least one step."""

@@ -166,8 +166,7 @@ class Pipe(nn.Module):
             for shape, dtype in self.shapes[index : index + 2]
         )
         module = self.get_submodule(str(index))
-        places = {"input_args": inputs, "output_args": outputs}
-        return PipelineStage(module, index, self.number, self.device, **places)
+        return PipelineStage(module, index, self.number, self.device, inputs, outputs)
 
 
 @torch.no_grad()

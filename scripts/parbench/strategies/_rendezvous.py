@@ -12,13 +12,14 @@ import socket
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench.errors import ParbenchError
 from parbench.files import write_atomically
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    # torch documents it and does not list it.
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
     from parbench.cell import RunSettings
 
@@ -58,22 +59,24 @@ def store(run: RunSettings) -> Store:
     """Return torch's store of this run. Raises ParbenchError if the first rank is unreachable."""
     from torch import distributed
 
+    stores: Any = distributed  # it documents its stores and does not list them
+
     if world_size() == 1:  # no other rank; works without the launcher, too
-        return distributed.HashStore()
+        return stores.HashStore()
     next_rendezvous()
     connect_timeout = timedelta(seconds=run.connect_seconds)
     if "PARBENCH_HEAD" not in os.environ:
-        torch_store = distributed.FileStore(str(_path), world_size())
+        torch_store = stores.FileStore(str(_path), world_size())
     elif rank() == 0:
         own_address = head(run)
-        torch_store = distributed.TCPStore(
+        torch_store = stores.TCPStore(
             own_address, 0, None, True, connect_timeout, wait_for_workers=False
         )
         publish(f"{own_address} {torch_store.port}")
     else:
         address, port = published()
         reach(run, address, port)
-        torch_store = distributed.TCPStore(address, port, None, False, connect_timeout)
+        torch_store = stores.TCPStore(address, port, None, False, connect_timeout)
     torch_store.set_timeout(timeout(run))
     return torch_store
 

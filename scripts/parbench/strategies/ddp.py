@@ -132,7 +132,8 @@ class Strategy(_process_group.DataParallelGroup):
         if self.options["hook"] == "powersgd":
             from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-            self.memory = powerSGD_hook.PowerSGDState(
+            state: Any = powerSGD_hook.PowerSGDState  # it declares a float as an int
+            self.memory = state(
                 None,  # all ranks
                 matrix_approximation_rank=self.options["powersgd_rank"],
                 start_powerSGD_iter=STEPS_BEFORE,
@@ -145,7 +146,7 @@ class Strategy(_process_group.DataParallelGroup):
         self._forget()
 
     def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Return it with the PowerSGD state of each rank, since errors differ between ranks."""
         import torch
@@ -164,7 +165,7 @@ class Strategy(_process_group.DataParallelGroup):
     def load_optimizer_state(
         self,
         optimizer: torch.optim.Optimizer,
-        parameters: dict[str, torch.Tensor],
+        parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
         """Restore PowerSGD's state, too: buckets are the same again after the first step."""
@@ -176,7 +177,7 @@ class Strategy(_process_group.DataParallelGroup):
                 if key in REMEMBERED:
                     getattr(self.memory, key)[int(bucket)] = rows[self.rank].to(self.devices[0])
 
-    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+    def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Count as exchange: the broadcast of buffers before the forward pass and, in the backward
         pass, the time from the last bucket on, when no gradient is left to compute. Earlier buckets
         cross the network during computation.
@@ -198,10 +199,10 @@ class Strategy(_process_group.DataParallelGroup):
         )
         model.module.register_forward_pre_hook(lambda *arguments: broadcast.close())
 
-    def accumulating(self, model: nn.Module) -> AbstractContextManager[None]:
+    def accumulating(self, model: Any) -> AbstractContextManager[None]:
         """Keep gradients on this rank."""
         return model.no_sync()
 
-    def unwrap(self, model: nn.Module) -> nn.Module:
+    def unwrap(self, model: Any) -> nn.Module:
         """Return the model without DDP, whose collective calls evaluation does not need."""
         return model.module

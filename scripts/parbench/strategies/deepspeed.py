@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -110,7 +110,7 @@ class Strategy(_process_group.DataParallelGroup):
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Return the model; it takes images of float32 also when the engine has cast it."""
 
-        def cast(module: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        def cast(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             return tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
 
         model = super().wrap(blocks)
@@ -185,7 +185,8 @@ class Strategy(_process_group.DataParallelGroup):
         """Yield also this rank's shards of weights, in stage 3."""
         yield from super().held(model, optimizer)
         if self.options["stage"] == 3:
-            yield from (parameter.ds_tensor for parameter in self.parameters.values())
+            parameters: Iterable[Any] = self.parameters.values()
+            yield from (each.ds_tensor for each in parameters)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather weights in float32 one by one, into host memory, where this rank has but a shard
@@ -195,7 +196,7 @@ class Strategy(_process_group.DataParallelGroup):
         if self.options["stage"] < 3 and not self.casts:
             return tensors
         return {
-            name: safe_get_full_fp32_param(self.parameters[name]).cpu()
+            name: _known(safe_get_full_fp32_param(self.parameters[name])).cpu()
             if name in self.parameters
             else value
             for name, value in tensors.items()
@@ -216,12 +217,13 @@ class Strategy(_process_group.DataParallelGroup):
                 if stage < 3 or name not in self.parameters:
                     value.copy_(whole[name])
         if stage > 0:
-            self.engine.optimizer.refresh_fp32_params()
+            optimizer: Any = self.engine.optimizer
+            optimizer.refresh_fp32_params()
         for name, parameter in self.parameters.items() if self.casts else ():
             safe_set_full_fp32_param(parameter, whole[name].to(self.devices[0]))
 
     def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Gather states one by one; scalars (the optimizer's steps) are the same on all ranks."""
         from deepspeed.utils import safe_get_full_optimizer_state
@@ -231,7 +233,7 @@ class Strategy(_process_group.DataParallelGroup):
         return {
             f"{key}.{name}": value.clone()
             if value.dim() == 0
-            else safe_get_full_optimizer_state(parameter, key).cpu()
+            else _known(safe_get_full_optimizer_state(parameter, key)).cpu()
             for name, parameter in parameters.items()
             for key, value in self._state(optimizer).items()
         }
@@ -239,7 +241,7 @@ class Strategy(_process_group.DataParallelGroup):
     def load_optimizer_state(
         self,
         optimizer: torch.optim.Optimizer,
-        parameters: dict[str, torch.Tensor],
+        parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
         """Set states one by one, in the state that a step has created."""
@@ -260,3 +262,9 @@ class Strategy(_process_group.DataParallelGroup):
         """Return the state of this rank's shard of the only parameter group."""
         (state,) = optimizer.state.values()
         return state
+
+
+def _known(tensor: torch.Tensor | None) -> torch.Tensor:
+    """Return what DeepSpeed has of one of its own parameters, which is never None."""
+    assert tensor is not None
+    return tensor

@@ -50,7 +50,7 @@ class Strategy(_process_group.DataParallelGroup):
     }
     # fully_shard is public since 2.6; since 2.7 each rank can take its shard of a tensor that all
     # ranks have (distribute_tensor's src_data_rank).
-    LEAST_TORCH = "2.7"
+    LEAST_TORCH: str = "2.7"
     LEAST_TO_COMPILE = "2.15"  # the version that it was tested with; blocks count apart
 
     @classmethod
@@ -103,8 +103,8 @@ class Strategy(_process_group.DataParallelGroup):
             shard(layer)
         blocks_with_weights = [
             block
-            for stage in model
-            for block in stage
+            for stage in model.children()
+            for block in stage.children()
             if block not in in_float32 and any(True for _ in block.parameters())
         ]
         # Each by itself: weights are gathered between blocks. Blocks of one class would otherwise
@@ -112,10 +112,11 @@ class Strategy(_process_group.DataParallelGroup):
         self.compile(*blocks_with_weights, isolate_recompiles=True)
         for block in blocks_with_weights:
             shard(block, mp_policy=policy)
-        return fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh)  # in place
+        return model
 
     @contextmanager
-    def accumulating(self, model: nn.Module) -> Iterator[None]:
+    def accumulating(self, model: Any) -> Iterator[None]:
         """Keep whole gradients on this rank, without scattering them."""
         model.set_requires_gradient_sync(False)
         yield

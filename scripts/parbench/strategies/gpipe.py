@@ -155,7 +155,7 @@ class Strategy(_base.Strategy):
         model.register_forward_pre_hook(count)
         return model
 
-    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+    def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Watch each partition on its device; on CPU, all belong to one worker."""
         for partition, device in zip(model.partitions, model.devices, strict=True):
             phases.watch_stage(partition, device)

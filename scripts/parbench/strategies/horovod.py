@@ -167,7 +167,8 @@ class Strategy(_data_parallel.DataParallel):
         """All-reduce ``values`` in place."""
         import horovod.torch as hvd
 
-        return hvd.allreduce_(values, op={"sum": hvd.Sum, "max": hvd.Max}[op])
+        hvd.allreduce_(values, op={"sum": hvd.Sum, "max": hvd.Max}[op])
+        return values
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Broadcast the buffers of rank 0."""

@@ -91,6 +91,9 @@ class Synchronized(_BatchNorm):
         """Update the running statistics as torch does, with the unbiased variance."""
         if not self.track_running_stats:
             return
+        assert self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
         self.num_batches_tracked += 1
         momentum = self.momentum
         if momentum is None:  # cumulative mean
@@ -106,7 +109,7 @@ def synchronize(model: nn.Module, ranks: Ranks) -> None:
     Raises ParbenchError for an unknown kind of BatchNorm.
     """
     for name, child in model.named_children():
-        if type(child) in LAYERS:
+        if isinstance(child, _BatchNorm) and type(child) in LAYERS:
             setattr(model, name, Synchronized(child, ranks))
         elif isinstance(child, _BatchNorm):
             raise ParbenchError(

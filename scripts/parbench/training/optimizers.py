@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch.optim import lr_scheduler
@@ -66,7 +67,7 @@ def schedule(
     return lr_scheduler.SequentialLR(optimizer, [warmup, following()], [rising])
 
 
-def _fused(training: Training) -> dict[str, bool]:
+def _fused(training: Training) -> dict[str, Any]:
     """Return the argument only if it is set: SGD of torch 2.1 does not know it."""
     return {"fused": True} if training.fused else {}
 

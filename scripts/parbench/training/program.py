@@ -99,8 +99,8 @@ class Program:
     hidden: Collection[str] = ()
     patience_key: str = "--patience"
     looked: Callable[[], None] = lambda: None
-    process: subprocess.Popen | None = None
-    listener: socket.socket | None = None
+    process: subprocess.Popen[bytes] | None = None
+    listener: socket.socket = field(init=False)
     callers: list[Rank] = field(default_factory=list)  # that have not said yet who they are
     ranks: dict[int, Rank] = field(default_factory=dict)
     turns: int = 0
@@ -135,6 +135,12 @@ class Program:
                 yield
             finally:
                 self.end()
+
+    @property
+    def _begun(self) -> subprocess.Popen[bytes]:
+        """Its process, which has been started."""
+        assert self.process is not None
+        return self.process
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -173,7 +179,7 @@ class Program:
     def tree(self) -> list[psutil.Process]:
         """Return its processes that have not ended, the first one first."""
         try:
-            root = psutil.Process(self.process.pid)
+            root = psutil.Process(self._begun.pid)
             return [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
@@ -201,9 +207,9 @@ class Program:
                     process.send_signal(number)
             if number == signal.SIGTERM:
                 _, left = psutil.wait_procs(left, END_SECONDS)
-        self.process.wait()
+        self._begun.wait()
         with contextlib.suppress(ProcessLookupError):  # whose parents have ended
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self._begun.pid, signal.SIGKILL)
         for rank in (*self.callers, *self.ranks.values()):
             rank.connection.close()
 
@@ -270,7 +276,7 @@ class Program:
             for rank in (*self.callers, *ranks):
                 selector.register(rank.connection, selectors.EVENT_READ, rank)
             ready = [key.data for key, _ in selector.select(POLL_SECONDS)]
-        if not ready and self.process.poll() is not None:
+        if not ready and self._begun.poll() is not None:
             self._fail_ended()
         for caller in [each for each in self.callers if each in ready]:
             if self._register(caller):
@@ -315,8 +321,8 @@ class Program:
     def _fail_ended(self) -> None:
         """Raise ProgramError for a program, or one of its ranks, that has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(EXIT_SECONDS)
-        status = self.process.returncode
+            self._begun.wait(EXIT_SECONDS)
+        status = self._begun.returncode
         if status == 0 and not self.ranks:
             raise ProgramError(f"{self}: ended without a training step; add to it: {HOW}")
         if status == 0:

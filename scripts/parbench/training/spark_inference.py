@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -90,6 +91,7 @@ def started(cell: Cell) -> SparkSession:
     cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
     master, site_conf = f"local[{cores},{FAILURES}]", {}
     if cluster := cell.strategy.options.get("cluster", False):
+        assert cell.run.spark_master is not None  # planned only with one
         master, site_conf = cell.run.spark_master, cell.run.spark_conf
     if not cluster or f"//{HOST}:" in master:  # not the site's: its settings are for another Spark
         for name in variables.OF_SITES_SPARK:
@@ -200,8 +202,9 @@ class Session:
         run = self.run
         folder = Path(tempfile.mkdtemp(prefix="spark-", dir=os.environ.get("PARBENCH_STATE")))
         bring(self.spark, keep_weights(run, folder))
+        load: Any = predictor(run).load  # Spark declares what it calls too narrowly
         predict = predict_batch_udf(
-            predictor(run).load,
+            load,
             return_type=types.LongType(),
             batch_size=run.training.evaluation_batch,
         )

@@ -180,6 +180,7 @@ class _Stream:
         """End all processes of the stream."""
         for process in (self.producer, self.driver):
             if process is not None:
+                assert process.stdin is not None
                 process.stdin.close()
                 process.kill()
                 process.wait()

@@ -147,6 +147,7 @@ def _tokens(run: Run, seconds: float) -> dict:
     if run.data.train_lengths is None:
         return {}
     training, ranks = run.training, run.strategy.data_parallel_size
+    assert training.max_length is not None
     shares = (
         micro_batch
         for epoch in range(training.epochs)
@@ -171,6 +172,7 @@ def run_rank(cell_path: Path, data: Path, out: Path) -> None:
     a metrics.json."""
     launched.begin()
     cell = read_cell(cell_path)
+    assert isinstance(cell, Cell)  # pair_rank trains pairs
     work = train if cell.trained_by is None else infer
     with rank_of(cell) as (strategy, heartbeat):
         work(cell, data, out, strategy, heartbeat)

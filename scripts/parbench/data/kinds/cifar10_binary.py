@@ -32,7 +32,7 @@ WANTED = (
 )
 
 
-class Kind(Source):
+class Kind(Source, frozen=True):
     """The archive, from a mirror or from a path on this machine."""
 
     kind: Literal["cifar10-binary"]
@@ -102,7 +102,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
             if member.name in names and member.isfile():
-                content = archive.extractfile(member).read()
+                file = archive.extractfile(member)
+                assert file is not None
+                content = file.read()
                 table = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
                 if not len(table) or table[:, 0].max() >= len(CLASSES):
                     raise ValueError(f"{member.name} has no records of ten classes")

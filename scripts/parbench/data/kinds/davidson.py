@@ -12,7 +12,7 @@ from parbench.data.text_source import File, TextSource, labelled, table
 TEST_SHARE = 10  # one in this many texts is for testing
 
 
-class Kind(TextSource):
+class Kind(TextSource, frozen=True):
     """labeled_data.csv; the tenth of the texts with the lowest hashes is for testing."""
 
     kind: Literal["davidson"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from parbench.data.images import Images
 from parbench.data.source import Source
@@ -17,7 +17,7 @@ SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 TEST_IMAGES = 360
 
 
-class Kind(Source):
+class Kind(Source, frozen=True):
     """8x8 grey images with values 0..16, converted to CIFAR-10's shape and the range 0..255.
 
     They are enlarged four times by bilinear interpolation; the three channels are equal.
@@ -30,7 +30,7 @@ class Kind(Source):
         import numpy as np
         from sklearn.datasets import load_digits
 
-        bunch = load_digits()
+        bunch: Any = load_digits()
         grey, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
         sha256 = hashlib.sha256(grey.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
         if sha256 != SHA256:

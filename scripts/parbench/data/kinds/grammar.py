@@ -28,7 +28,7 @@ WORDS = sorted(
 )
 
 
-class Kind(TextSource):
+class Kind(TextSource, frozen=True):
     """Texts of one to four clauses such as `the critic called this film long and clumsy`."""
 
     kind: Literal["grammar"]

@@ -25,7 +25,7 @@ LAYOUT = "images belong in train/<class>/ and test/<class>/"
 SPLIT_LAYOUT = "images belong in <class>/, as `test_share` is stated"
 
 
-class Kind(Source):
+class Kind(Source, frozen=True):
     """A folder on this machine, read as torchvision's ImageFolder reads it: links are followed,
     images in folders within a class belong to it, and other files are passed over.
 

@@ -12,7 +12,7 @@ from parbench.data.images import Images
 from parbench.data.source import Source
 
 
-class Kind(Source):
+class Kind(Source, frozen=True):
     """Random bytes as images; sample i belongs to class i modulo ``classes``."""
 
     kind: Literal["synthetic"]

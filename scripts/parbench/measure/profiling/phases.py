@@ -45,7 +45,7 @@ class Profile(none.Profile):
         self.in_turns = False  # ranks wait for each other by design: the wait is a bubble
         self._open: list[tuple[str, float]] = []  # phases and their begin; innermost last
         self._since = 0.0
-        self._total = dict.fromkeys(PHASES, 0.0)  # of settled stretches
+        self._total: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # of settled stretches
         self._busy: dict[str, list[Interval]] = defaultdict(list)  # by pipeline device
         self._put_back = ExitStack()
         run.strategy.watch(self, run.model, run.optimizer)

@@ -62,7 +62,7 @@ class Network(LibraryNetwork):
         return [name for name in blocks if name.startswith(("layer", "features"))]
 
 
-def _vgg(network: nn.Module) -> nn.Sequential:
+def _vgg(network: Any) -> nn.Sequential:
     """Return a VGG as a sequence of blocks, of which all but the head end in a pooling."""
     from torch import nn
 
