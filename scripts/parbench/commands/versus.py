@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         comparison = comparing.begun(
             (options.a, options.b),
-            tuple(options.label or "AB"),
+            options.label or ("A", "B"),
             options.env or [],
             options.cores,
             options.out,

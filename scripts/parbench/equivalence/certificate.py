@@ -22,7 +22,17 @@ from parbench import (
     probe,
     strategies,
 )
-from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
+from parbench.cell import (
+    TF32,
+    TUNING,
+    Cell,
+    Dataset,
+    Hardware,
+    Model,
+    RunSettings,
+    Strategy,
+    Training,
+)
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.runs.records import Trained
@@ -127,7 +137,7 @@ def cell_of(
             image_size=getattr(model_module, "SMALL_SIZE", Training.image_size),
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
-            tf32=False,  # which is not equal arithmetic
+            tf32=TF32(False, False),  # which is not equal arithmetic
             **(tuned or {}),
         ),
         stack="current",

@@ -37,7 +37,7 @@ def describe(
         }
     host_json = os.environ.get("PARBENCH_HOST")  # set in a rank
     if cell.run.python is not None:
-        found = probe.this_python() if host_json else interpreter.ask(cell.run.python).found
+        found: Any = probe.this_python() if host_json else interpreter.ask(cell.run.python).found
         python, own = found["version"], {"interpreter": _interpreter(cell, found)}
         known = found["packages"]
         installed = {name: known[name] for name in packages.PACKAGES if name in known}

@@ -83,7 +83,7 @@ def reported(plan: expansion.Plan) -> list[Path]:
     return [*(Path(f"results/tables/{study}.csv") for study in plan.studies), DATA, *REPORTS]
 
 
-def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Path]:
+def inputs(plan: expansion.Plan, stack: str, configfiles: Sequence[Path]) -> list[Path]:
     """Return the files that decide what is run, and the resulting plans."""
     studies = [
         path

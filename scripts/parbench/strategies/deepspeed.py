@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -185,8 +185,9 @@ class Strategy(_process_group.DataParallelGroup):
         """Yield also this rank's shards of weights, in stage 3."""
         yield from super().held(model, optimizer)
         if self.options["stage"] == 3:
-            parameters: Iterable[Any] = self.parameters.values()
-            yield from (each.ds_tensor for each in parameters)
+            for parameter in self.parameters.values():
+                owned: Any = parameter  # DeepSpeed adds the attribute
+                yield owned.ds_tensor
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather weights in float32 one by one, into host memory, where this rank has but a shard

@@ -50,9 +50,10 @@ class Run:
         self.profile = profiling.load(self.training.profile).Profile(self)
         self.place = checkpoint.Place()
         self.history: list[dict] = []
+        self.predictions: torch.Tensor  # of the last evaluation
         self.inference: dict | None = None  # of the last evaluation
         self.evaluated = False  # by this process
-        self.extra: dict[str, float] = {}  # further metrics, such as those of Spark's engine
+        self.extra: dict[str, Any] = {}  # further metrics, such as those of Spark's engine
 
         # Restored from a checkpoint when a run is resumed.
         self.started = clocks.now()

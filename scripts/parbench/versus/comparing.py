@@ -141,7 +141,8 @@ def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> No
         kept = earlier_of(asked.out, (a, b)) if continues else None
         earlier, taken = (kept.measured(), kept.minutes) if kept else ([], 0.0)
         os.sched_setaffinity(0, asked.cores)  # both programs inherit it
-        found = compare(*programs, minutes, lambda line: print(line, flush=True), earlier)
+        first, second = programs
+        found = compare(first, second, minutes, lambda line: print(line, flush=True), earlier)
     if len(found) > len(earlier):
         taken += minutes
     result = Result(

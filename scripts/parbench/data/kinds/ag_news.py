@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from parbench.data.text_source import File, Parted, labelled, table
 
 
-class Kind(Parted):
+class Kind(Parted, frozen=True):
     """train.csv and test.csv: label 1 to 4, title and description, without a header line."""
 
     kind: Literal["ag-news"]

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from parbench.data.text_source import File, Parted, labelled, table
 
 
-class Kind(Parted):
+class Kind(Parted, frozen=True):
     """train.tsv and dev.tsv, each with the columns sentence and label."""
 
     kind: Literal["sst2"]

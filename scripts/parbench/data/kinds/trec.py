@@ -9,7 +9,7 @@ from parbench.data.text_source import File, Parted, labelled
 from parbench.errors import ParbenchError
 
 
-class Kind(Parted):
+class Kind(Parted, frozen=True):
     """One question per line, `LABEL:fine question`, in Latin-1 as published, or in UTF-8."""
 
     kind: Literal["trec"]
