@@ -57,13 +57,13 @@ def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
             f"studies: {names}: none of their cells runs here, so there is nothing to describe"
         )
     states = {cell: state.state(cell, plan) for cell in cells}
-    why_unavailable = [
+    unfinished = [
         f"{cell}: {reasons[0]}" for cell, (word, reasons) in states.items() if word != "done"
     ]
-    if why_unavailable:
+    if unfinished:
         raise ParbenchError(
-            f"{len(why_unavailable)} of {len(cells)} cells have no result, or a stale one, such as "
-            f"{why_unavailable[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
+            f"{len(unfinished)} of {len(cells)} cells have no result, or a stale one, such as "
+            f"{unfinished[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
         )
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run.finished for run in runs.values()))
