@@ -102,7 +102,9 @@ def test_a_kind_of_batch_norm_that_nobody_knows_is_refused():
         pass
 
     model = nn.Sequential(nn.Sequential(Activated(3)))
-    with pytest.raises(ParbenchError, match="nothing stands for Activated .layer 0.; choose"):
+    with pytest.raises(
+        ParbenchError, match="there is no replacement for Activated .layer 0.; choose"
+    ):
         batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
 
 

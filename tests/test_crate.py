@@ -96,7 +96,7 @@ def test_an_archive_is_written_and_nothing_is_written_over(finished):
     assert (finished.folder / "out/ro-crate-metadata.json").exists()
     again = finished.parbench("crate", "--out", "run.zip", check=False)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert "run.zip: is there already; move or delete it" in again.stderr
+    assert "run.zip: already exists; move or delete it" in again.stderr
 
 
 def test_what_is_not_finished_is_refused_and_nothing_written(finished):

@@ -1,4 +1,4 @@
-"""The doctor: runs on a bare Python, and says what each missing thing costs and how to mend it."""
+"""The doctor: runs on a bare Python, and says what each missing thing costs and how to fix it."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_what_is_half_or_lost_its_python_is_made_again(clone):
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"digest": "0" * 64}, "uv cannot install the packages; the reason stands above"),
+        ({"digest": "0" * 64}, "uv cannot install the packages; see above for the reason"),
         ({"PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
          "pip cannot fetch uv.*in PIP_INDEX"),
         ({"PIP_FIND_LINKS": "", "PIP_INDEX_URL": "htps://me:s3cr3t@127.0.0.1/simple"},

@@ -128,8 +128,8 @@ def test_what_a_strategy_lacks_there_is_said_by_the_plan(mine, tmp_path):
     ("content", "words"),
     [
         (None, "does not exist; `which python`"),
-        ("#!/bin/sh\necho hello\n", "is no Python that works: .* it said: hello"),
-        ("#!/bin/sh\nexit 3\n", "is no Python that works: .* it said: nothing"),
+        ("#!/bin/sh\necho hello\n", "is not a working Python: .* it printed: hello"),
+        ("#!/bin/sh\nexit 3\n", "is not a working Python: .* it printed: nothing"),
         ('#!/bin/sh\necho \'{"version": "3.8.1"}\'\n', "is Python 3.8.1, and cells need 3.11"),
         ("#!/no/such/program\n", "cannot be started: "),
     ],

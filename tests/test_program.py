@@ -249,7 +249,7 @@ def test_a_package_that_it_needs_and_lacks_is_said(study):
             "files: []",
             "the key .command. .* is missing",
         ),
-        ("options: {", "settings: {fused: true}\n    options: {", "has settings of its own"),
+        ("options: {", "settings: {fused: true}\n    options: {", "has its own settings"),
     ],
 )
 def test_mistakes(study, old, new, sentence):

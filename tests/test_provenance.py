@@ -129,7 +129,7 @@ def test_what_needs_a_commit_says_so(tmp_path, monkeypatch):
     from parbench import git
     from parbench.errors import ParbenchError
 
-    with pytest.raises(ParbenchError, match="this is no clone, as an archive .*: use `git clone`"):
+    with pytest.raises(ParbenchError, match="is not a git clone .an archive .*: use `git clone`"):
         git.run(tmp_path, "status")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ParbenchError, match="git cannot be started .*: install the package git"):

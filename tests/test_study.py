@@ -76,8 +76,8 @@ def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
     ("words", "change", "sentence"),
     [
         (["a/b"], {}, "'a/b' is not a valid study name; use lowercase letters, digits and hyphens"),
-        (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is unknown; say which of"),
-        (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is unknown; say which"),
+        (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is unknown; name which of"),
+        (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is unknown; name which"),
         (["x"], {"56.4": "56,400.2.1"}, "line 5: column 'Time (min)': '56,400.2.1' is not one"),
     ],
 )

@@ -154,7 +154,7 @@ def test_what_only_a_gpu_has_is_refused_elsewhere():
     with pytest.raises(ParbenchError, match=problem):
         consistency.check_cell(tried, None, "here", "swin", "images")
     added_up = altered(cell("gpipe", 1, balance=[2]), training={"gradient_accumulation": 2})
-    with pytest.raises(ParbenchError, match=r"has micro-batches of its own \(chunks\); choose 1"):
+    with pytest.raises(ParbenchError, match=r"has its own micro-batches \(chunks\); choose 1"):
         consistency.check_cell(added_up, None, "here", "swin", "images")
     together = {"gradient_accumulation": 2, "batch_norm": "synchronized"}
     with pytest.raises(ParbenchError, match="choose local, or gradient_accumulation: 1"):

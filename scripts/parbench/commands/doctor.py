@@ -1,4 +1,4 @@
-"""Check what this machine can run, what each missing thing costs, and the command that mends it.
+"""Check what this machine can run, what each missing thing costs, and the command that fixes it.
 
     parbench doctor            # status 1: the quickstart cannot run
     parbench doctor --slurm    # what cells ask Slurm for, for each hardware of config.yaml
