@@ -55,11 +55,12 @@ measure: .python ## the cells of config.yaml's studies and their certificates al
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
 	@$(ENTER) --add horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
 
-lint: .python ## check style and the workflow's rules
+lint: .python ## check style, types, imports and the workflow's rules
 	@$(ENTER) -- python -m ruff check --quiet .
 	@$(ENTER) -- python -m ruff format --check --quiet .
 	@$(ENTER) -- snakefmt --check Snakefile rules
 	@$(ENTER) -- env PYTHONPATH=scripts lint-imports
+	@$(ENTER) -- basedpyright
 	@$(ENTER) -- python -m snakemake --lint
 
 format: .python ## format the code

@@ -61,8 +61,8 @@ def with_tracebacks() -> Iterator[None]:
         yield
     except ParbenchError:
         raise
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 
