@@ -17,7 +17,7 @@ TIMES = ("train_seconds", "total_seconds", "epoch_seconds")
 RATE = "samples_per_second"
 # Ratios that a source prints, and the metrics they are computed from, in order of preference: time
 # before over time after, or throughput after over before.
-RATIOS = {
+RATIOS: dict[str, tuple[tuple[str, ...], ...]] = {
     "speedup": (TIMES, (RATE,)),
     "throughput_ratio": ((RATE,),),
     "parallel_efficiency": (TIMES, (RATE,)),

@@ -206,7 +206,7 @@ def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
     return certificate
 
 
-def read(source: Path) -> dict:
+def read(source: Path) -> dict[str, Any]:
     """Read a certificate. Raises ParbenchError if it is not one or was changed."""
     certificate = files.read_json(source)
     fix = "delete it and run again"

@@ -223,7 +223,8 @@ def judge(
     Several studies of one source divide its claims among them: each study has those that it has
     cells for, and the first one those that none has cells for.
     """
-    by_name, judged = {study.name: study for study in studies}, []
+    by_name = {study.name: study for study in studies}
+    judged: list[Judged] = []
     for name, claim in claims.items():
         asked = [study for study in studies if study.source.name == claim.study]
         asked += [study for study in studies if name in study.claims and study not in asked]
@@ -269,7 +270,7 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     """Return the largest part of a metric in each group, as measured and as published."""
     metric = test.metric
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
-    comparisons = []
+    comparisons: list[Comparison] = []
     groups = measuring(study.groups, metric, test.about, instrumented=True)
     for group in (each for each in groups if _may_measure(each, metric)):
         means = {

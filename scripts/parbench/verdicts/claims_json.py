@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from parbench import by_schema
@@ -22,16 +23,17 @@ from parbench.verdicts.sequential import Series
 from parbench.words import nearest
 
 SCHEMA_VERSION = 2
+Json = dict[str, Any]  # an object of claims.json
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
 OPEN = (None, math.inf)  # the end of a range that has none
 
 
-def record(judged: Collection[Judged]) -> dict:
+def record(judged: Collection[Judged]) -> Json:
     """Return the content of results/claims.json for ``judged``."""
     return {"schema_version": SCHEMA_VERSION, "claims": list(map(_claim, judged))}
 
 
-def _claim(judged: Judged) -> dict:
+def _claim(judged: Judged) -> Json:
     return {
         "name": judged.name,
         "source": judged.claim.study,
@@ -48,7 +50,7 @@ def _claim(judged: Judged) -> dict:
     }
 
 
-def part(judged: JudgedPart) -> dict:
+def part(judged: JudgedPart) -> Json:
     """Return a part of a claim with its answers and comparisons."""
     test = judged.test
     sides = {"numerator": test.numerator, "denominator": test.denominator, "about": test.about}
@@ -65,7 +67,7 @@ def part(judged: JudgedPart) -> dict:
     }
 
 
-def _comparison(each: Comparison) -> dict:
+def _comparison(each: Comparison) -> Json:
     measured: object = each.measured and _series(each.measured)
     published: object = _ends(each.published)
     if each.largest is not None:
@@ -89,7 +91,7 @@ def _ends(published: tuple[float, ...]) -> list[float | None]:
     return [None if math.isinf(end) else end for end in published]
 
 
-def _series(measured: Series) -> dict:
+def _series(measured: Series) -> Json:
     return {
         "of": measured.of,
         "values": dict(zip(map(str, measured.values), measured.points, strict=True)),
@@ -99,7 +101,7 @@ def _series(measured: Series) -> dict:
     }
 
 
-def junit(made: dict) -> str:
+def junit(made: Json) -> str:
     """Return ``made``, the content of results/claims.json, as JUnit XML: what holds has passed,
     what does not hold or is impossible has failed, and all else is skipped with its reason."""
     claims = made["claims"]
@@ -125,7 +127,7 @@ def junit(made: dict) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def shown(claim: dict) -> list[str]:
+def shown(claim: Json) -> list[str]:
     """Return a claim of results/claims.json as lines of text that fill a screen at most."""
     weakness = claim["weakness"]
     weak = "" if weakness == NOT_DECIDED else f", not firm ({weakness})"
@@ -144,7 +146,7 @@ def shown(claim: dict) -> list[str]:
     return lines
 
 
-def heading(made: dict) -> str:
+def heading(made: Json) -> str:
     """Return what a part is about: its metric, and the cells that it names."""
     sides = (made["about"], made["numerator"], made["denominator"])
     about, over, under = (in_words(side or {}) for side in sides)
@@ -153,9 +155,10 @@ def heading(made: dict) -> str:
     return "; ".join(filter(None, (made["metric"], about, named, contrast)))
 
 
-def _numbers(each: dict) -> str:
+def _numbers(each: Json) -> str:
     groups = ", over ".join(" over ".join(pair) for pair in each["groups"]) or "no cells"
-    measured, published = each["measured"], each["published"]
+    measured: Json | str | None = each["measured"]
+    published = each["published"]
     text = f"{groups}: "
     if isinstance(measured, dict):
         text += f"{measured['mean']:.3g}" if measured["mean"] is not None else "no mean"
@@ -180,11 +183,11 @@ def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> st
     return f"{shown} or more" if ends[-1] in OPEN else shown
 
 
-def _because(each: dict) -> str:
+def _because(each: Json) -> str:
     return f"; {each['reasons'][-1]}" if each["reasons"] else ""
 
 
-def read(path: Path) -> dict:
+def read(path: Path) -> Json:
     """Read results/claims.json. Raises ParbenchError."""
     if not path.exists():
         other = Path("results/unfinished/claims.json")
@@ -195,7 +198,7 @@ def read(path: Path) -> dict:
     return made
 
 
-def named(made: dict, name: str, path: Path) -> list[dict]:
+def named(made: Json, name: str, path: Path) -> list[Json]:
     """Return the claims called ``name``, one of each study, of what ``path`` holds. Raises
     ParbenchError if there is none."""
     if found := [claim for claim in made["claims"] if claim["name"] == name]:

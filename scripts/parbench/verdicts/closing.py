@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from parbench import probe
 from parbench.files import read_record
@@ -129,11 +130,9 @@ def _gravest(rows: Mapping[str, Row]) -> str:
 def show() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
     source = Path("results/report.json")
-    report = (
-        read_record(source, "studies", "claims", "turns")
-        if source.exists()
-        else {"studies": [], "claims": None, "turns": ""}
-    )
+    report: dict[str, Any] = {"studies": [], "claims": None, "turns": ""}
+    if source.exists():
+        report = read_record(source, "studies", "claims", "turns")
     for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -226,7 +225,7 @@ def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, G
     rows count: the source's own configuration, not the variants beside it. Where that was not run,
     no other stands in for it.
     """
-    alike = defaultdict(list)
+    alike = defaultdict[tuple[str, int, str, int], list[tuple[Group, Group]]](list)
     sides = (
         [group for group in groups if group.configuration.is_side(side, test)]
         for side in test.sides
@@ -290,8 +289,8 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
     if metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
     else:
-        ignored = {"global_batch"} if "batch_size" in test.named else set()
-        series = compared(metric, over, under, ignored)
+        but = ("global_batch",) if "batch_size" in test.named else ()
+        series = compared(metric, over, under, but)
     lack, missing = _lack(metric, over, under, pair, series)
     published = _printed(metric, over, under, study.source)
     reasons = tuple(dict.fromkeys(missing))
@@ -362,7 +361,7 @@ def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     metrics, other_hardware = [metric], over.hardware.name != under.hardware.name
     if metric.depends_on_clock and (other_hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
-    cautions = []
+    cautions: list[str] = []
     for group in (over, under):
         for caution in (text for metric in metrics for text in group.cautions(metric)):
             lacks_gpu = group.hardware.device == "cpu" and caution in group.comparable.values()
@@ -395,9 +394,10 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
             series = series.beside(other.series)
         if published is None or other.published is None:
             published = None
+        elif test.is_of_differences:
+            published -= other.published
         else:
-            combine = operator.sub if test.is_of_differences else operator.truediv
-            published = combine(published, other.published)
+            published /= other.published
     if published is not None and not test.sizes:
         none = 0.0 if test.is_of_differences else 1.0
         denied = {">": published <= none, "<": published >= none}.get(test.op, False)

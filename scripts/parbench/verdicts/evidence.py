@@ -14,9 +14,9 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parbench import by_schema, files, machine
 from parbench.equivalence import certificate
@@ -29,6 +29,7 @@ from parbench.verdicts.incomplete import cut
 from parbench.verdicts.terms import NOT_MEASURED
 
 SCHEMA_VERSION = 1
+Json = dict[str, Any]  # a JSON object
 FOLDER = Path("reports/evidence")
 RESULTS = Path("results")
 
@@ -43,7 +44,7 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 # Writing
 
 
-def gather(study: str, results: Path, partial: bool = False) -> dict:
+def gather(study: str, results: Path, partial: bool = False) -> Json:
     """Return the evidence of ``study`` from ``results``, a folder of results of finished runs.
 
     Raises ParbenchError if a cell is not measured; if ``partial``, lists it in `missing` instead.
@@ -70,8 +71,10 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
     certificate_paths = [
         results / "certificates" / certificate.path(place).name for place in sorted(places)
     ]
-    settings, environments, code = [], [], {}
-    evidence = {
+    settings: list[Json] = []
+    environments: list[Json] = []
+    code: dict[str, object] = {}
+    evidence: Json = {
         "schema_version": SCHEMA_VERSION,
         "study": study,
         "machine": machine_name(runs.values()),
@@ -90,13 +93,15 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
     return evidence | {"digest": files.digest(evidence)}
 
 
-def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dict:
+def _packed(
+    run: Json, settings: list[Json], environments: list[Json], code: dict[str, object]
+) -> Json:
     """Return a run (metrics.json) with its shared parts moved out and replaced by indices."""
     cell = {key: value for key, value in run["cell"].items() if key not in ("id", "seed")}
     packed = {**run, "seed": run["cell"]["seed"], "settings": _place(settings, cell)}
     del packed["cell"]
 
-    def packed_place(whole: Mapping) -> int:
+    def packed_place(whole: Json) -> int:
         environment = dict(whole)
         code[environment["code_digest"]] = environment.pop("code")
         return _place(environments, environment)
@@ -104,14 +109,14 @@ def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dic
     return _with_environments(packed, packed_place)
 
 
-def _with_environments(run: Mapping, change: Callable[[Any], Any]) -> dict:
+def _with_environments(run: Json, change: Callable[[Any], Any]) -> Json:
     """Return a run with ``change`` applied to its environment, or to those of its sides."""
     if "sides" in run:
         return {**run, "sides": [_with_environments(side, change) for side in run["sides"]]}
     return {**run, "environment": change(run["environment"])}
 
 
-def _place(values: list, value: Any) -> int:
+def _place(values: list[Json], value: Json) -> int:
     """Return the index of ``value`` in ``values``, appending it if it is new."""
     if value not in values:
         values.append(value)
@@ -148,9 +153,9 @@ def _machine_name(described: Machine, gpus: bool) -> str:
 def _plain(value: Any) -> Any:
     """Return the JSON ``value`` with paths cut to their last name, and without the host's name."""
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _plain(part) for key, part in cast(Json, value).items()}
     if isinstance(value, list):
-        return [_plain(part) for part in value]
+        return [_plain(part) for part in cast(list[Any], value)]
     if not isinstance(value, str):
         return value
     host = socket.gethostname()
@@ -159,7 +164,7 @@ def _plain(value: Any) -> Any:
     return _PATH.sub(r"\1", value)
 
 
-def write(made: dict, folder: Path) -> Path:
+def write(made: Json, folder: Path) -> Path:
     """Write the evidence ``made`` by `gather` under its own name, and return its path.
 
     Raises ParbenchError if a file of that name holds something else.
@@ -178,7 +183,7 @@ def write(made: dict, folder: Path) -> Path:
 # Reading
 
 
-def read(path: Path) -> dict:
+def read(path: Path) -> Json:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
     evidence = files.read_json(path, FETCH_AGAIN)
     by_schema.check(evidence, "evidence", f"{path}: not a file of evidence", FETCH_AGAIN)
@@ -196,9 +201,9 @@ def read(path: Path) -> dict:
     return evidence
 
 
-def runs(made: Mapping, path: Path) -> dict[str, dict]:
+def runs(made: Json, path: Path) -> dict[str, Json]:
     """Return metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
-    run_by_cell = {}
+    run_by_cell: dict[str, Json] = {}
     for cell, packed in made["cells"].items():
         try:
             run = _with_environments(packed, lambda index: _whole(made, index))
@@ -215,17 +220,17 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
     return run_by_cell
 
 
-def _whole(made: Mapping, place: int) -> dict:
+def _whole(made: Json, place: int) -> Json:
     environment = made["environments"][place]
     return {**environment, "code": made["code"][environment["code_digest"]]}
 
 
-def plan(made: Mapping) -> StudyPlan:
+def plan(made: Json) -> StudyPlan:
     """Return the plan of the evidence ``made``, with its missing cells marked as such."""
     return cut(StudyPlan.of(made["plan"], "plan"), made["cells"], _lost)
 
 
-def _lost(group: PlannedGroup | PairGroup, left: list[str]) -> dict:
+def _lost(group: PlannedGroup | PairGroup, left: list[str]) -> Json:
     """Return what the plan says of a group whose cells ``left`` are missing."""
     notes = [group.note]
     if len(left) < len(group.cells):
@@ -283,7 +288,7 @@ def _reported() -> list[str]:
     path = RESULTS / "report.json"
     if not path.exists():
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
-    runnable = []
+    runnable: list[str] = []
     for name in (study["name"] for study in files.read_json(path)["studies"]):
         plan = files.read_json(RESULTS / "plan" / f"{name}.json")
         if all(group["not_run"] for group in plan["groups"]):

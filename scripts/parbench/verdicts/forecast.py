@@ -32,7 +32,9 @@ def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> l
 
 def _hours(plan: Plan, cells: Collection[str]) -> str:
     """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
-    here, elsewhere, uncounted, machines = [], [], set(cells), set()
+    uncounted, machines = set(cells), set[str]()
+    here: list[float] = []
+    elsewhere: list[tuple[float, float]] = []
     for name, study in plan.studies.items():
         kept = None
         for group in study.measured:
@@ -48,11 +50,12 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
                 if durations := kept[1].get(_configuration(group.id)):
                     elsewhere += [(min(durations), max(durations))] * count
                     machines.add(kept[0])
-    estimates, one_by_one = [], " of training one after the other"
+    estimates: list[str] = []
+    one_by_one = " of training one after the other"
     if here:
         estimates.append(f"by earlier runs some {_duration(sum(here))}{one_by_one}")
     if elsewhere:
-        ends = (_duration(sum(each)) for each in zip(*elsewhere, strict=True))
+        ends = (_duration(sum(each[n] for each in elsewhere)) for n in (0, 1))
         where = f"on {', '.join(sorted(machines))}, the machine of the evidence, cells of these"
         estimates.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
     unknown = len(cells) - len(here) - len(elsewhere)

@@ -444,8 +444,8 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
 
 def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
     """Return why two runs of a seed cannot be compared; empty if they can."""
-    steps = (side.cell.training.steps for side in (run, base))
-    if scored and (few := next(filter(None, map(few_steps, steps)), "")):
+    few = few_steps(run.cell.training.steps) or few_steps(base.cell.training.steps)
+    if scored and few:
         return few
     ours, theirs = _work(run), _work(base)
     differences = ", ".join(

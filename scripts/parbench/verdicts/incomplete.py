@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 
 Measured = TypeVar("Measured", PlannedGroup, PairGroup)
 # Returns what a plan says of a group's or a pair's missing cells; ``not_run`` counts only if none
 # is done.
-Lost = Callable[[PlannedGroup | PairGroup, list[str]], dict[str, Any]]
+Lost = Callable[[PlannedGroup | PairGroup, list[str]], dict[str, object]]
 
 
 def cut(plan: StudyPlan, done: Collection[str], lost: Lost) -> StudyPlan:
@@ -20,10 +20,10 @@ def cut(plan: StudyPlan, done: Collection[str], lost: Lost) -> StudyPlan:
     together count as not run if one of them was not run, or no seed has them all.
     """
     groups = {group.id: _cut(group, done, lost) for group in plan.groups}
-    together = []
+    together: list[PlannedGroup] = []
     for group in plan.together:
         members = [groups[name] for name in group.members]
-        common_seeds = set.intersection(*(set(member.seeds) for member in members))
+        common_seeds = set(members[0].seeds).intersection(*(member.seeds for member in members))
         reasons = [member.not_run for member in members if member.not_run]
         reasons += [] if common_seeds else ["no seed of which all models are done"]
         seeds = [seed for seed in group.seeds if seed in common_seeds] or group.seeds

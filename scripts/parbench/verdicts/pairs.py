@@ -124,7 +124,7 @@ class Compared:
     restarts: tuple[Restart, ...]
     reasons: tuple[str, ...]
     cells: tuple[str, ...]
-    failed: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(cls, pair: PairGroup, runs: Mapping[str, PairRun], cost: str = "seconds") -> Compared:

@@ -29,7 +29,7 @@ def judged(
     plan: expansion.Plan, studies: Collection[str], done: Collection[str] = ()
 ) -> list[claims.Judged]:
     """Return the claims of ``studies`` (names), judged together; ``done``: the cells that count."""
-    rebuilt = []
+    rebuilt: list[Rebuilt] = []
     for name in studies:
         made = measured(plan, name, done)
         groups, study = tuple(made.groups.values()), made.plan.study

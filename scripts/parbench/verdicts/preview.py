@@ -123,7 +123,8 @@ def _values(measured: Measured, not_run: Mapping[str, str]) -> Iterator[str]:
         (group, {row.line for row in measured.source.selected(group)})
         for group in measured.groups.values()
     ]
-    unselected, line_by_reasons = [], {}
+    unselected: list[int] = []
+    line_by_reasons: dict[str, int] = {}
     for row in measured.source.rows:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
@@ -188,7 +189,8 @@ def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
     if not claims:
         yield "none that the study tests"
     for judged in claims:
-        lines, decidable = [], []
+        lines: list[str] = []
+        decidable: list[bool] = []
         for part in judged.parts:
             lines.append(f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}")
             for each in part.comparisons:

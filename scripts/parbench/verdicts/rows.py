@@ -87,11 +87,10 @@ def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
         reader = csv.reader(io.StringIO(read_text(path, fix=fix)), strict=True)
-        header = next(reader, [])
-        first, *more = (dict(zip(header, values, strict=True)) for values in reader)
-        return [
-            Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()})
-            for row in (first, *more)
-        ]
+        header: list[str] = next(reader, [])
+        rows = [dict(zip(header, values, strict=True)) for values in reader]
+        if not rows:
+            raise ValueError("it has no row")
+        return [Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()}) for row in rows]
     except (KeyError, ValueError, csv.Error) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None

@@ -11,11 +11,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, stats  # pyright: ignore[reportMissingTypeStubs]
 
 from parbench.verdicts.terms import FEWEST, TOO_CLOSE, UNDECIDED, too_few
 
@@ -65,12 +65,12 @@ def k(n: ArrayLike, alpha: float = ALPHA) -> Floats:
 @cache
 def _b(alpha: float) -> float:
     """Return the constant b of `k`, set at the first look to keep the error within ``alpha``."""
-    degrees = FEWEST - 1
+    t, find_root = cast(Any, stats.t(FEWEST - 1)), cast(Any, optimize.brentq)
 
     def error(a: float) -> float:
-        return 2 * float(stats.t.sf(a, degrees) + a * stats.t.pdf(a, degrees)) - alpha
+        return 2 * float(t.sf(a) + a * t.pdf(a)) - alpha
 
-    a = float(cast(float, optimize.brentq(error, 0, 1e6)))
+    a = float(find_root(error, 0, 1e6))
     return (1 + a**2 / (FEWEST - 1)) ** FEWEST / FEWEST
 
 

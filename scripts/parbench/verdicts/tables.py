@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_REACHED, OK, SHARED, SHORT
 
 # Ratios that pairs measure, with the factor between each and the speedup.
-IN_TURNS = {
+IN_TURNS: dict[str, Callable[[Group, Group], float]] = {
     "speedup": lambda group, baseline: 1.0,
     "throughput_ratio": rates,
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
@@ -251,7 +251,8 @@ def write(
     certificates = None if proofs is None else Certificates(proofs)
     source = PublishedSource.read(plan.study.published, published)
     runs = read_runs(plan, cells)
-    measured, rows = Measured(plan, groups_of(plan, runs, runs_in(cells)), source), []
+    measured = Measured(plan, groups_of(plan, runs, runs_in(cells)), source)
+    rows: list[Row] = []
     for group in measured.groups.values():
         # What only predicts has the weights of a group that is certified itself.
         trained = () if group.trained_by else group.trained

@@ -307,7 +307,7 @@ def _told(plan: expansion.Plan) -> list[str]:
             lines.append([*keys, ratio, str(measured.seeds), reading])
     seed_lines = (
         ": ".join([name, _compares(comparison), comparison.verdict, *comparison.reasons[-1:]])
-        for name, study in plan.studies.items()
+        for name in plan.studies
         for comparison in _claimed(name, plan)
         if not any(ratio.pair for ratio in comparison.ratios)
     )
