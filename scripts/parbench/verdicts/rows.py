@@ -87,7 +87,7 @@ def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
         reader = csv.reader(io.StringIO(read_text(path, fix=fix)), strict=True)
-        header: list[str] = next(reader, [])
+        header = next(reader, list[str]())
         rows = [dict(zip(header, values, strict=True)) for values in reader]
         if not rows:
             raise ValueError("it has no row")
