@@ -262,7 +262,7 @@ def driver_problem() -> str | None:
 
 _QUERY = "--query-gpu=name,memory.total,driver_version,uuid"
 _BY_DRIVER = ("nvidia-smi", _QUERY, "--format=csv,noheader,nounits")
-# The same lines, for containers that are given computing alone and have no nvidia-smi.
+# The same lines, for containers that are given only compute capability and have no nvidia-smi.
 _BY_TORCH = """
 import torch
 for number in range(torch.cuda.device_count()):

@@ -204,7 +204,7 @@ class Faster:
 
     @property
     def kept_as_seconds(self) -> Published | None:
-        """The one of two times that fits the other only if it is in minutes, or None."""
+        """Of two times, the one that is plausible only if it is in minutes; None if neither."""
         if self.few.metric not in TIMES:
             return None
         if self.ratio > 2 * self.bound and 1 / 3 <= self.ratio / 60 <= self.bound:

@@ -32,7 +32,7 @@ def _agree(one: Published, other: Published) -> bool:
 
 
 def conflicting_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Check that one configuration has one value of a metric."""
+    """Find configurations that are printed with more than one value of a metric."""
     for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
         assumptions.compares(*(first, *more) if more else ())
         others = {row.value: row for row in reversed(more) if not _agree(first, row)}

@@ -47,7 +47,7 @@ class PilInput:
         from PIL import Image
         from torchvision.transforms import functional as transforms
 
-        functional: Any = transforms  # it declares tensors alone, and takes images of PIL
+        functional: Any = transforms  # it declares only tensors, but takes PIL images
 
         tensors = []
         for at, pixels in enumerate(images):

@@ -62,7 +62,7 @@ def ensure(wanted: Image, settings: ImageSettings) -> dict[str, Any]:
 def recheck(wanted: Image) -> None:
     """Forget an unpacked image whose files were changed or deleted, as clean-ups of disks do.
 
-    The next cell unpacks it again. Looks at names, sizes and times alone.
+    The next cell unpacks it again. Looks only at names, sizes and times.
     """
     record = wanted.beside(".unpacked.json")
     if (

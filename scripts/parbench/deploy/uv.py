@@ -28,7 +28,7 @@ NAMES = {
     "proxy": "ALL_PROXY",
     "timeout": "UV_HTTP_TIMEOUT",
 }
-NO_INDEX = "no-index"  # for which uv has an option alone
+NO_INDEX = "no-index"  # for which uv has only an option
 # Of uv's own variables those of where packages come from, and of its cache; others, as UV_PYTHON or
 # UV_CONSTRAINT, would install something else than the lock file says.
 KEPT = re.compile(
@@ -95,7 +95,7 @@ def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
     """Run a program and return its status; ``options`` are Popen's.
 
     All that it prints goes to ``output``, line by line, with credentials in addresses masked: uv
-    and pip mask those of well-formed addresses alone.
+    and pip mask only those of well-formed addresses.
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     text = {"text": True, "encoding": "utf-8", "errors": "replace"}

@@ -58,8 +58,9 @@ FROZEN_VARIANCE = 4.0
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The number format of a trial. ``bound``: of the relative error against eager training; in
-    half precision, where rounding alone causes more, of the share of products not in bfloat16.
+    """The number format of a trial. ``bound``: on the relative error against eager training; in
+    half precision, where rounding alone exceeds it, on the share of matrix products that are not
+    done in bfloat16.
     """
 
     dtype: torch.dtype  # of the weights

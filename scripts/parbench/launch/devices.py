@@ -1,9 +1,9 @@
 """Locks on devices: one cell at a time, across all runs, checkouts and users of a machine.
 
-A CPU device is one or more cores. Two cells on one core would both measure nonsense, so a cell
+A CPU device is one or more cores. Two cells on one core would disturb each other's times, so a cell
 holds a lock for each of its cores and GPUs: a socket with that device's name in the machine's
-abstract namespace (unix(7)), which one process can have at a time. Such a name is no file: jobs
-with a /tmp of their own see it as well, every user may take it, and no disk has to support locks.
+abstract namespace (unix(7)), which one process can have at a time. Such a name is not a file:
+jobs with their own /tmp see it too, every user may take it, and no disk has to support locks.
 The kernel releases it when its holder dies.
 """
 

@@ -199,7 +199,7 @@ def _train(
             return None
         task.out.unlink(missing_ok=True)
         stopped = sides[0].stopped
-        # Slurm may signal the ranks alone, and take a /tmp of the job's own away while they stop.
+        # Slurm may signal only the ranks, and take a /tmp of the job's own away while they stop.
         preempted = failure is not None and job is not None and slurm_job.preempted(job)
         if stop.requested() or stopped or preempted:
             raise Interrupted(stop.received or signal.SIGTERM, _kept(task, stopped))

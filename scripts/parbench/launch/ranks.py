@@ -78,7 +78,7 @@ class Ranks:
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE if read else output,
                         stderr=output,
-                        start_new_session=True,  # Ctrl-C reaches this process alone
+                        start_new_session=True,  # Ctrl-C reaches only this process
                     )
             yield
         finally:

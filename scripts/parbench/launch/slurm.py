@@ -292,8 +292,8 @@ class Requests:
 def left_behind(folder: Path) -> dict[str, list[str]]:
     """Return the jobs that Slurm still has for cells of this work folder, by cell, latest last.
 
-    Snakemake's lock allows one submitter per folder, so theirs was killed. Their results count: the
-    new job of such a cell starts only after they have ended.
+    Only one Snakemake can run per folder, so the one that submitted them must have been killed.
+    Their results count: the new job of such a cell starts only after they have ended.
     """
     jobs_by_cell: dict[str, list[str]] = {}
     columns = "".join(f"{name}:{SEPARATOR}," for name in ("JobID", "WorkDir", "STDOUT", "Comment"))

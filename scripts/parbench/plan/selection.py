@@ -93,8 +93,11 @@ def _option(value: Any) -> str:
 
 
 def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]]:
-    """Return each ratio alone or, if the test contrasts two selections, one of each: those that
-    agree in everything that these do not name. Each has ``configurations``, those of its sides."""
+    """Return 1-tuples of ``ratios`` or, if the test contrasts two selections, pairs (one ratio from
+    each selection) that agree in everything that the selections do not name.
+
+    Each ratio has ``configurations``: those of its sides.
+    """
     if not test.contrast:
         return [(ratio,) for ratio in ratios]
     first, second = (

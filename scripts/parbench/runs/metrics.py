@@ -45,7 +45,7 @@ class Metric:
     named: bool = False  # a row only in tables that name it
     # From a side of a pair, where no run of its own has a value; None: it is not read from sides.
     read_side: Callable[[Trained], float | None] | None = None
-    gpus_only: bool = False  # alone
+    gpus_only: bool = False
     of: str = "one"  # model, "several" trained together, or "any" number of models
 
     @property

@@ -72,7 +72,7 @@ class Trained:
     """A cell that was trained: in a run of its own, or as a side of a pair.
 
     ``code``: the digest of its code, None in older files of pairs. ``peak_memory_mib`` and
-    ``joules_per_sample``: of a side alone; None if unknown.
+    ``joules_per_sample``: only of a side; None if unknown.
     """
 
     cell: Cell
@@ -85,7 +85,7 @@ class Trained:
 class Run(Extended):
     """metrics.json, what one run of one cell measured.
 
-    Written by parbench/measure/ alone. Numbers of a run that did not end ok are null, lists empty.
+    Written only by parbench/measure/. Numbers of a run that did not end ok are null, lists empty.
     """
 
     schema_version: Literal[1] = Field(description="version of this file's shape")
@@ -180,7 +180,7 @@ class Run(Extended):
 class PairRun(Record):
     """metrics.json of a pair, one restart of sides that took turns on the same devices.
 
-    Written by parbench/measure/metrics_json.py alone.
+    Written only by parbench/measure/metrics_json.py.
     """
 
     schema_version: Literal[1] = Field(description="version of this file's shape")

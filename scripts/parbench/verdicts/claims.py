@@ -85,7 +85,7 @@ class JudgedPart:
     @property
     def lacks(self) -> list[str]:
         """What each comparison lacks to be measured, in a few words: ``needs 2x A100``; empty if
-        nothing. A part that is impossible as stated lacks that alone."""
+        nothing. A part that is impossible as stated lacks only that."""
         return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
 
     @property
@@ -111,8 +111,8 @@ class Judged:
 
     ``grade``: how near its cells are to the source's (terms.GRADES); ``machines``: the fingerprints
     of those that ran them; ``weakness``: why the verdict is not firm, empty if it is: it would
-    stand if all claims of the report were judged as one, rests on pairs that are vouched for and
-    mostly undisturbed, and is at the source's own scale.
+    stand if all claims of the report were judged as one, rests on mostly undisturbed pairs with
+    equal A/A controls, and is at the source's own scale.
     """
 
     name: str

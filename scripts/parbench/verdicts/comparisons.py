@@ -417,7 +417,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
 
 
 def _bound(test: ClaimTest, ratios: tuple[Ratio, ...]) -> float | None:
-    """Return the largest possible ratio here (for ``<`` the smallest), None without a bound."""
+    """Return the largest possible ratio here (the smallest for ``<``); None if unbounded."""
     ratio, *others = ratios
     if others:
         return None

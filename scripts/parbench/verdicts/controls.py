@@ -1,4 +1,4 @@
-"""What a pair says of its variant, given the pairs of two equal sides (A/A) that vouch for it."""
+"""What a pair shows about its variant, given its controls: pairs of two equal sides (A/A)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TimedPair:
         """Return whether the variant is faster than its baseline, slower, or equal within
         ``share``; or why that is not known. Of equal sides, whether they are.
 
-        ``groups``: those whose equal sides vouch for it. Empty without restarts.
+        ``groups``: those whose A/A controls count for it. Empty without restarts.
         """
         if not self.compared.restarts:
             return ""
@@ -60,9 +60,9 @@ def timed_pairs(groups: Mapping[str, Group]) -> Iterator[TimedPair]:
 def control_pairs(
     groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind
 ) -> list[tuple[Group, Compared]]:
-    """Return the pairs of two equal sides (A/A) that vouch for a pair of ``sides``: of its own
-    kind, which is training, its energy or predicting (``turns``), the kind of
-    device, and as many of them with as many threads and nodes as one of its sides."""
+    """Return the A/A controls of a pair of ``sides``: pairs of equal sides that measure the same
+    (``turns``: training, its energy or predicting) on the same kind and number of devices, threads
+    and nodes as one of ``sides``."""
 
     def kind(group: Group) -> tuple[str, int, int, int]:
         hardware = group.hardware
@@ -78,7 +78,7 @@ def control_pairs(
 
 
 def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
-    """Return why a pair is void, because equal sides of its kind differ; else empty."""
+    """Return why a pair is void: an A/A control of it differs; empty if none does."""
     for group, equal in control_pairs(groups, sides, turns):
         if equal.biased:
             return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"

@@ -140,7 +140,7 @@ class Group(PlannedGroup):
         return self.not_run or next(filter(None, (run.reason for run in self.runs)), "")
 
     def cautions(self, metric: Metric) -> list[str]:
-        """Return why the metric means less than it seems, whatever it is compared with."""
+        """Return caveats about the metric that hold for any comparison."""
         # A strategy's module may state a reason that the settings do not show; the plan has it.
         stated = self.comparable.get(metric.name)
         cautions = [stated] if stated else []

@@ -177,7 +177,7 @@ class Series:
 
     ``logs``: whether they are logs of ratios, else numbers or differences as they are; ``cost``:
     seconds that one more takes; ``resolution``: the smallest measurable step; ``reasons``: why some
-    are missing; ``partial``: whether there is no mean, since it would leave out those missing.
+    are missing; ``partial``: True if some values are missing, so that no mean is given.
     """
 
     values: Mapping[int, float]

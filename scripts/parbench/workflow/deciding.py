@@ -44,8 +44,9 @@ AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what ``check`` fails 
 
 @dataclass(frozen=True)
 class Open:
-    """A comparison that is undecided with ``n`` values; one more is a cell of each of ``parts`` and
-    takes ``cost`` seconds. ``needed``: how many values decide it, None if too many."""
+    """An undecided comparison with ``n`` values so far; each further value needs one cell from each
+    of ``parts`` and takes ``cost`` seconds. ``needed``: values that decide it, None if too many.
+    """
 
     parts: tuple[PairGroup | PlannedGroup, ...]
     n: int
@@ -91,7 +92,7 @@ def _of_pairs(name: str, plan: expansion.Plan) -> Iterator[Open]:
     for pair in plan.studies[name].pairs:
         if pair.not_run is None:
             series = _compared(pair).series
-            # What vouches for other pairs is equal by one margin everywhere.
+            # A/A controls of other pairs are equal by one margin everywhere.
             share = EQUAL if pair.variant == pair.baseline else tolerance
             if boundaries := series.undecided(share):
                 yield Open.of([pair], series, boundaries)
@@ -151,9 +152,8 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
-    """Return the comparisons of the study's claims that are undecided, or of a size that is not
-    told apart from the published one, or against a claim that is undecided: not clearly enough for
-    one of several."""
+    """Return the comparisons of the study's claims that are undecided, whose size is not told apart
+    from the published one, or that fail, but not clearly enough to decide a claim of several."""
     return [
         comparison
         for claim in plan_results.judged(plan, [name], _done(name, plan))
