@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import shutil
@@ -60,10 +61,11 @@ class Workspace:
 
     Cells run on the host unless ``deployment`` says otherwise, so tests that need no image do the
     same on every machine. Slices of pairs are short: beside other tests timings mean nothing.
+    ``python``: runs all programs.
     """
 
-    def __init__(self, folder: Path, deployment: str = "host"):
-        self.folder = folder
+    def __init__(self, folder: Path, deployment: str = "host", python: str | Path = sys.executable):
+        self.folder, self.python = folder, str(python)
         folder.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             source, target = ROOT / part, folder / part
@@ -85,9 +87,9 @@ class Workspace:
     def run(
         self, *words: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess:
-        """Run this Python with arguments ``words`` in the copy."""
+        """Run ``python`` with arguments ``words`` in the copy."""
         result = subprocess.run(
-            [sys.executable, *words],
+            [self.python, *words],
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -112,6 +114,13 @@ class Workspace:
         result = self.snakemake("-n", *words, "--quiet", "host", **environment)
         counts = re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, re.M)
         return {name: int(number) for name, number in counts if name not in ("total", "all")}
+
+    def copied(self, folder: Path) -> Workspace:
+        """Return a copy, results included, in ``folder``."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        work = copy.copy(self)
+        work.folder = folder
+        return work
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replace the first ``old`` in ``file``, which must be there, by ``new``."""

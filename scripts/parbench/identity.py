@@ -33,7 +33,8 @@ class Identity:
     ``cell``: of which ``settings_of`` and the seed count. The others are digests or versions by
     name. ``code``: of modules; ``software``: of Python and packages, or the labels of images;
     ``data``: of the converted dataset; ``weights``: of those that it starts from, by the name of
-    published ones or by the cell that trains them. None: the file is not there.
+    published ones or by the cell that trains them. None: the file is not there, which changes
+    nothing, as Snakemake has it.
     """
 
     cell: Cell | Pair
@@ -279,16 +280,12 @@ def _changed_software(then: Mapping[str, str], now: Mapping[str, str]) -> Iterat
 def _changed_data(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
     for name, new in now.items():
         old = then.get(name)
-        if new is None:
-            yield f"the dataset {name} is not there"
-        elif old is not None and old != new:
+        if None not in (old, new) and old != new:
             yield f"the dataset {name} changed ({old[:12]} to {new[:12]})"
 
 
 def changed_weights(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield in words which ``weights`` of an Identity changed, of those known then."""
+    """Yield in words which ``weights`` of an Identity changed, of those known then and now."""
     for name, new in now.items():
-        if new is None:
-            yield f"the weights of {name}, from which it starts, are not there"
-        elif then.get(name, new) != new:
+        if None not in (then.get(name), new) and then[name] != new:
             yield f"the weights of {name}, from which it starts, changed"
