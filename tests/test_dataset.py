@@ -205,6 +205,7 @@ def test_digits_are_the_same_everywhere(tmp_path):
         "schema_version": 1,
         "dataset": "digits",
         "kind": "digits",
+        "made_from": source.made_from({"kind": "digits"}),
         "sha256": DIGITS_FILE,
         "source": "scikit-learn load_digits",
         "source_sha256": digits.SHA256,
@@ -376,7 +377,8 @@ def test_links_are_followed(folder, tmp_path):
     image = linked / "test" / MARKUP / "x.PNG"
     image.symlink_to(folder / "test" / MARKUP / "x.PNG")
     described = prepared(of(folder), tmp_path / "out")[1]
-    assert prepared(of(linked), tmp_path / "links")[1] == described | {"source": str(linked)}
+    its = {"source": str(linked), "made_from": source.made_from(of(linked))}
+    assert prepared(of(linked), tmp_path / "links")[1] == described | its
 
     def digest() -> str:
         return dataset.local_digest(of(linked), kept, tmp_path / "absent")

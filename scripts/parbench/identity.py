@@ -280,7 +280,7 @@ def _changed_software(then: Mapping[str, str], now: Mapping[str, str]) -> Iterat
 def _changed_data(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
     for name, new in now.items():
         old = then.get(name)
-        if None not in (old, new) and old != new:
+        if old is not None and new is not None and old != new:
             yield f"the dataset {name} changed ({old[:12]} to {new[:12]})"
 
 
