@@ -107,7 +107,11 @@ def test_what_predicts_is_certified_like_what_trains_where_it_could_train():
 
 @pytest.mark.parametrize(
     ("digest", "problem"),
-    [(CODE, None), ("0" * 64, "its code is another"), (None, "they do not record the code of each")],
+    [
+        (CODE, None),
+        ("0" * 64, "its code is another"),
+        (None, "they do not record the code of each"),
+    ],
 )
 def test_a_side_of_a_pair_is_certified_like_a_cell(tmp_path, digest, problem):
     cells = (run().cell.json(), constructed.make_cell("e", "resnet18", "eager", constructed.CPU2))
