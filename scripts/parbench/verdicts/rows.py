@@ -1,13 +1,16 @@
 """The tidy table of a study, as a file: one row for each group and metric."""
+# pandas states the types of its methods only in part.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pandas as pd
 
 from parbench.errors import ParbenchError
 from parbench.files import read_text, write_atomically
@@ -76,21 +79,20 @@ COLUMNS = {field.name: KINDS[str(field.type)] for field in fields(Row)}
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a study's table; what cannot be shown, as in an error of a program, is left out."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
-    write_atomically(path, printable(text.getvalue()))
+    values = [[getattr(row, name) for name in COLUMNS] for row in rows]
+    frame = pd.DataFrame(values, columns=list(COLUMNS), dtype=object)
+    write_atomically(path, printable(frame.to_csv(index=False, lineterminator="\n")))
 
 
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
-        reader = csv.reader(io.StringIO(read_text(path, fix=fix)), strict=True)
-        header = next(reader, list[str]())
-        rows = [dict(zip(header, values, strict=True)) for values in reader]
-        if not rows:
-            raise ValueError("it has no row")
-        return [Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()}) for row in rows]
-    except (KeyError, ValueError, csv.Error) as error:
+        text = io.StringIO(read_text(path, fix=fix))
+        frame = pd.read_csv(text, dtype=str, keep_default_na=False)
+        first, *more = cast(list[dict[str, str]], frame.to_dict("records"))
+        return [
+            Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()})
+            for row in (first, *more)
+        ]
+    except (KeyError, ValueError) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None

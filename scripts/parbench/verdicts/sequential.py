@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+# scipy has no type stubs.
 from scipy import optimize, stats  # pyright: ignore[reportMissingTypeStubs]
 
 from parbench.verdicts.terms import FEWEST, TOO_CLOSE, UNDECIDED, too_few
