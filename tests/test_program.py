@@ -243,7 +243,7 @@ def test_a_package_that_it_needs_and_lacks_is_said(study):
         ("mine.py 32", "mine.py '", "options.command: .*: No closing quotation; close the quotes"),
         ("32}", "32, files: [a.py]}", "options.files: there is no file studies/a.py; correct it"),
         ("32}", "32, folder: away}", "options.folder: studies/away is not a folder; correct it"),
-        ("32}", "32, sha256: abc}", "options.sha256: abc is stated, and that of mine.py in"),
+        ("32}", "32, sha256: abc}", "options.sha256: abc is set, but the digest of mine.py in"),
         (
             "command: python mine.py 32",
             "files: []",

@@ -1,4 +1,4 @@
-"""Clocks: the date, and seconds of work on devices."""
+"""Clocks: the time of day, and the seconds that devices work."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def now() -> str:
-    """Return the time in UTC, as ISO 8601 with seconds."""
+    """Return the current time in UTC, in ISO 8601 format, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def synchronize(devices: list[torch.device]) -> None:
-    """Wait until every device has finished its work, so that a clock may be read."""
+    """Wait until every device has finished its work, so that reading a clock is meaningful."""
     import torch
 
     for device in devices:
@@ -25,7 +25,7 @@ def synchronize(devices: list[torch.device]) -> None:
 
 
 class Stopwatch:
-    """Measures seconds of work on ``devices``, waiting for all of them at both ends."""
+    """Measure seconds of work on ``devices``, waiting for all of them at the start and end."""
 
     def __init__(self, devices: list[torch.device]):
         self.devices = devices

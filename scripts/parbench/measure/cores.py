@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 
-NUMBERS_PER_THREAD = 2**16  # numbers, of which torch gives each thread at least half as many
+NUMBERS_PER_THREAD = 2**16  # enough for every thread: torch splits no finer than half of this
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
-    """Bind this process to its share of the cores that the launcher locked: those of CPU devices,
-    or those beside GPUs. Processes share cores if there are too few.
+    """Bind this process to its share of the cores that the launcher locked, and return these.
 
-    Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
+    They are the cores of CPU devices, or the cores reserved for the processes that drive GPUs.
+    Processes share cores if there are too few. Without PARBENCH_CORES (train.py started by hand)
+    nothing is bound.
     """
     locked = os.environ.get("PARBENCH_CORES")
     if not locked:
@@ -24,14 +25,17 @@ def pin(local_rank: int, processes: int) -> list[int]:
         cores = cores[first : first + share]
     _start_threads()
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)
     return cores
 
 
 def _start_threads() -> None:
-    """Let OpenMP start its threads: they would be bound elsewhere later if this process was started
-    with OMP_PROC_BIND, GOMP_CPU_AFFINITY or the like."""
+    """Make OpenMP start its threads before they are bound.
+
+    Threads that started later would be bound to other cores if OMP_PROC_BIND, GOMP_CPU_AFFINITY or
+    a similar variable is set.
+    """
     import torch
 
     if (threads := torch.get_num_threads()) > 1:

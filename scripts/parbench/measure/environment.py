@@ -25,8 +25,8 @@ def describe(
 ) -> dict:
     """Return everything that a reader needs to judge or reproduce a measurement.
 
-    ``image``: what `parbench images` knows of the cell's image, if called outside of it; ``side``:
-    of a pair, the one that is described.
+    ``image``: what `parbench images` knows about the cell's image, if called outside that image;
+    ``side``: the side of a pair that is described.
     """
     python, installed = platform.python_version(), packages.installed()
     own: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def describe(
         "deployment": cell.deployment,
         "python": python,
         "packages": installed,
-        # Another Python's packages claim to be of no lock.
+        # No lock file applies to the packages of a Python of the user's own.
         "lock_mismatch": [] if own else packages.lock_mismatch(cell.stack, installed),
         "machine": machine_facts,
         "cores": cores if cores is not None else [],
@@ -64,18 +64,20 @@ def describe(
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,
-        # By which a side is certified like a cell of its own.
+        # With this digest a side is certified as if it were a cell.
         **({"side_digest": provenance.combined(provenance.code_of(side))} if side else {}),
     }
 
 
 def _interpreter(cell: Cell | Pair, found: dict) -> dict:
-    """Return what is recorded of a Python of the user's own, which ``found`` describes. Raises
-    ParbenchError if it is not the one that ``cell`` was planned for."""
+    """Return what is recorded about a Python of the user's own, which ``found`` describes.
+
+    Raises ParbenchError if it is not the one that ``cell`` was planned for.
+    """
     if probe.label(found) != cell.deployment:
         raise ParbenchError(
-            f"{cell.run.python}: its packages are others ({probe.label(found)}) than when this run "
-            f"was planned ({cell.deployment}); run it again, which trains with those it has now"
+            f"{cell.run.python}: its packages ({probe.label(found)}) differ from those this run "
+            f"was planned with ({cell.deployment}); run again to train with the installed ones"
         )
     return {"path": found["executable"], **{key: found[key] for key in ("records", "torch")}}
 

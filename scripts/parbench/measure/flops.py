@@ -1,4 +1,4 @@
-"""Arithmetic of a training step, and the best rate of a device."""
+"""Count the operations of a training step, and measure the best rate of a device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-BACKWARD = 2  # passes forward that a pass backward counts as
-# Of works that fill such a device: the side of square matrices, and images, channels and edge.
+BACKWARD = 2  # forward passes that a backward pass counts as
+# Sizes that keep such a device busy: the side of square matrices; images, channels and side of a
+# convolution's input.
 PRODUCT = {"cpu": 768, "cuda": 8192}
 CONVOLUTION = {"cpu": (8, 256, 16), "cuda": (256, 512, 28)}
 KERNEL = 3
@@ -24,11 +25,11 @@ REPEATS = 5
 def per_sample(build: Callable[[], nn.Module], image_size: int) -> int:
     """Count the operations of a forward and a backward pass of the model for one image.
 
-    Of matrix products, convolutions and attention, a multiplication and an addition as two; other
-    operators have none in torch.utils.flop_counter. The backward pass is not counted by itself:
-    flop_counter takes the gradient of a grouped convolution for that of a full one. What a strategy
-    computes twice (activations that GPipe recomputes) counts once. Nothing is computed: the model
-    is on the meta device.
+    Only matrix products, convolutions and attention count, a multiplication and an addition as two
+    operations; torch.utils.flop_counter ignores all other operators. The backward pass is derived
+    from the forward pass, since flop_counter mistakes the gradient of a grouped convolution for
+    that of a full one. What a strategy computes twice (activations that GPipe recomputes) counts
+    once. Nothing is computed: the model is on the meta device.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -41,10 +42,10 @@ def per_sample(build: Callable[[], nn.Module], image_size: int) -> int:
 
 
 def best_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the best rate of ``device`` in operations a second: the faster of a large matrix
-    product and a large convolution, both with this process's settings, the best of REPEATS.
+    """Return the best rate of ``device`` in operations per second.
 
-    One of them alone would not do: libraries differ in what they are fast at.
+    It is the faster of a large matrix product and a large convolution, each the best of REPEATS,
+    with this process's settings. Both are measured since libraries differ in what they are fast at.
     """
     import torch
     from torch.nn import functional
@@ -62,10 +63,10 @@ def best_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _best(work: Callable[[], object], operations: int, device: torch.device) -> float:
-    """Return the best rate at which ``work`` of so many ``operations`` is done."""
+    """Return the best rate, in operations per second, of ``work``, which takes ``operations``."""
     seconds = []
-    for _ in range(1 + REPEATS):  # the first chooses the kernel
+    for _ in range(1 + REPEATS):  # the first one chooses the kernel and does not count
         with Stopwatch([device]) as watch:
             work()
         seconds.append(watch.seconds)
-    return operations / max(min(seconds), 1e-9)  # a clock may stand still
+    return operations / max(min(seconds), 1e-9)  # a coarse clock may not have advanced

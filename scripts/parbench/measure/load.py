@@ -1,4 +1,4 @@
-"""The load on a process's cores: its own, other processes', the hypervisor's (proc(5))."""
+"""The load on a process's cores by itself, by other processes and by the hypervisor (proc(5))."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from parbench import machine
 
 @dataclass(frozen=True)
 class Load:
-    """What passed between two readings, in seconds: ``busy`` on the cores with any work, ``steal``
-    in which the hypervisor ran something else, ``waited`` in which any process of the machine
-    waited for a core (PSI; None if the kernel has none), ``own`` CPU time of this process and its
-    helpers."""
+    """The load between two readings, in seconds.
+
+    ``busy``: core time spent on any work; ``steal``: core time in which the hypervisor ran
+    something else; ``waited``: time in which any process of the machine waited for a core (PSI;
+    None if the kernel does not report it); ``own``: CPU time of this process and its helpers.
+    """
 
     busy: float
     steal: float
@@ -24,15 +26,18 @@ class Load:
     own: float
 
     def times(self, share: float) -> Load:
-        """Return this share of it."""
+        """Return this load multiplied by ``share``."""
         waited = None if self.waited is None else share * self.waited
         return Load(share * self.busy, share * self.steal, waited, share * self.own)
 
 
 @dataclass(frozen=True)
 class Core:
-    """Seconds of one core so far: of ``work``, as Linux samples it at its ticks, which misses some
-    of what often waits; in which it was ``idle``, which Linux measures; ``steal``."""
+    """The seconds that one core has spent so far.
+
+    ``work`` is sampled by Linux at its ticks, which miss some work of processes that often wait;
+    ``idle`` is measured; ``steal`` went to the hypervisor.
+    """
 
     work: float
     idle: float
@@ -41,8 +46,7 @@ class Core:
 
 @dataclass(frozen=True)
 class Reading:
-    """The load so far: of each core, at a moment ``at``, with what passed of ``waited`` and
-    ``own``, as in Load."""
+    """The load so far: counters of each core at time ``at``; ``waited`` and ``own`` as in Load."""
 
     at: float
     cores: Mapping[str, Core]
@@ -50,9 +54,12 @@ class Reading:
     own: float
 
     def __sub__(self, earlier: Reading) -> Load:
-        """Return the load since ``earlier``. A core was busy for what was neither idle nor stolen;
-        for nothing where no work was sampled, as both are told in hundredths of a second, whose
-        rounding would add up over idle cores."""
+        """Return the load since ``earlier``.
+
+        A core was busy while it was neither idle nor stolen. Without any sampled work it counts as
+        idle: the counters are rounded to hundredths of a second, which would add up over idle
+        cores.
+        """
         passed, busy, steal = self.at - earlier.at, 0.0, 0.0
         for name, core in self.cores.items():
             then = earlier.cores.get(name, core)
@@ -66,7 +73,7 @@ class Reading:
 
 
 def now(helpers: Iterable[int] = ()) -> Reading:
-    """Return the load so far on the cores that the launcher locked, or that this process may use.
+    """Return the load so far on the cores that the launcher locked, else on all usable ones.
 
     ``helpers`` are other processes that work for this one.
     """
@@ -78,7 +85,7 @@ def now(helpers: Iterable[int] = ()) -> Reading:
     for name in names:
         if name in stat_by_core:
             row = [int(part) / tick for part in stat_by_core[name].split()]
-            # user, nice, system, idle, iowait, irq, softirq, steal
+            # The columns: user, nice, system, idle, iowait, irq, softirq, steal.
             cores[name] = Core(sum(row[:3]) + sum(row[5:7]), sum(row[3:5]), row[7])
     pressure = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
     own = time.process_time() + sum(map(used, helpers))

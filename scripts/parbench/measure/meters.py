@@ -1,5 +1,5 @@
-"""Energy, throttling and memory of all ranks in the timed steps, across interruptions of a
-training."""
+"""Measure energy, throttling and memory of all ranks in the timed steps, including those before an
+interruption."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ MIB = 2**20
 
 
 class Meters:
-    """Usage of all ranks of ``strategy`` in ``timed`` stretches, plus that before an interruption.
+    """What all ranks of ``strategy`` use during ``timed`` steps, including those before an
+    interruption.
 
-    A process and its accelerators are the places of memory, always in this order. Made before data
-    and model are loaded: what a place has in use then is its baseline. What is unknown is NaN.
+    Memory is listed for the process first, then for each of its accelerators. Create it before data
+    and model are loaded: the memory in use at that time is the baseline. Unknown values are NaN.
     """
 
     def __init__(self, strategy: Strategy):
         self.strategy = strategy
         self._accelerators = [device for device in strategy.devices if device.type == "cuda"]
-        self._counted = np.zeros(2)  # of this rank: joules, throttled seconds
+        self._counted = np.zeros(2)  # this rank's joules and throttled seconds
         self._peaks = [0.0 for _ in self._places()]
         self._baseline = in_use_mib(self._accelerators)
         self._held = {"dataset": self._peaks, "state": self._peaks}
@@ -39,7 +40,7 @@ class Meters:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Count energy, throttling and peak memory of a stretch of steps."""
+        """Measure energy, throttling and peak memory while the context is open."""
         is_reset = reset_peak(self._accelerators)
         before = counters(self._accelerators)
         yield
@@ -49,7 +50,7 @@ class Meters:
         self._peaks = np.maximum(self._peaks, peaks).tolist()
 
     def hold(self, dataset: Iterable[torch.Tensor], state: Iterable[torch.Tensor]) -> None:
-        """Note the memory of the ``dataset`` and of the model's ``state`` between two steps."""
+        """Record the memory of the ``dataset`` and of the model's ``state`` between two steps."""
         self._held = {
             name: [mib_of(tensors, device) for device in self._places()]
             for name, tensors in (("dataset", list(dataset)), ("state", list(state)))
@@ -61,13 +62,13 @@ class Meters:
         return float(self._counted[0])
 
     def totals(self) -> tuple[float | None, float | None]:
-        """Return what the accelerators of all ranks used in joules, and the seconds in which power
-        or heat held their clocks down; None where any rank's is unknown."""
+        """Return the joules that the accelerators of all ranks used, and the seconds in which power
+        or heat limited their clocks; None where any rank's value is unknown."""
         joules, throttled = self.strategy.reduced(self._counted.tolist(), "sum")
         return _known(joules), _known(throttled)
 
     def keep(self) -> dict:
-        """Return what a checkpoint stores for ``resume``, by rank; all ranks call it."""
+        """Return what a checkpoint stores for ``resume``, by rank. All ranks must call it."""
         rows = self.strategy.gathered([*self._counted, *self._peaks])
         return {"by_rank": [list(map(_known, row)) for row in rows]}
 
@@ -78,7 +79,7 @@ class Meters:
         self._counted, self._peaks = np.array(values[:2]), values[2:]
 
     def peak_memory(self) -> dict:
-        """Return `peak_memory_mib` of metrics.json: for every process and accelerator."""
+        """Return `peak_memory_mib` of metrics.json: MiB of every process and accelerator."""
         parts = {"mib": self._peaks, "baseline_mib": self._baseline}
         parts |= {f"{name}_mib": values for name, values in self._held.items()}
         width = len(self._accelerators)
@@ -100,7 +101,7 @@ def _known(value: float) -> float | None:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors and arrays that an object of ours holds, at any depth."""
+    """Yield all tensors in a value, and its arrays as tensors, at any depth of lists and fields."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -115,8 +116,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def mib_of(tensors: Iterable[torch.Tensor], device: torch.device | None) -> float:
-    """Return the memory of ``tensors`` on an accelerator, or on the CPU (None), in MiB: of a
-    sharded one this rank's part, and storage that several share once."""
+    """Return the memory of ``tensors`` on an accelerator, or on the CPU (None), in MiB.
+
+    Of a sharded tensor only this rank's part counts; storage that tensors share counts once.
+    """
     sizes = {}
     for tensor in tensors:
         sharded: Any = tensor if hasattr(tensor, "to_local") else None
@@ -128,7 +131,7 @@ def mib_of(tensors: Iterable[torch.Tensor], device: torch.device | None) -> floa
 
 
 def _status_mib(key: str) -> float:
-    """Return a field of this process's /proc/self/status, which is in KiB, in MiB."""
+    """Return the field ``key`` of /proc/self/status, converted from KiB to MiB."""
     fields = dict(line.split(":", 1) for line in read_text("/proc/self/status").splitlines())
     return int(fields[key].split()[0]) / 1024 if key in fields else math.nan
 
@@ -144,15 +147,17 @@ def in_use_mib(accelerators: list[torch.device]) -> list[float]:
 
 
 def reset_peak(accelerators: list[torch.device]) -> bool:
-    """Reset the peaks of this process and the accelerators; return whether the kernel did, which a
-    sandbox with a /proc of its own does not."""
+    """Reset the peaks of this process and the accelerators; return whether the kernel did so.
+
+    A sandbox that emulates /proc does not.
+    """
     import torch
 
     for device in accelerators:
         torch.cuda.reset_peak_memory_stats(device)
     try:
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the peak alone: proc(5)
+            file.write("5")  # resets only the peak: proc(5)
     except OSError:
         return False
     return True
@@ -167,10 +172,10 @@ def peak_mib(accelerators: list[torch.device]) -> list[float]:
 
 
 def counters(accelerators: list[torch.device]) -> np.ndarray:
-    """Return, from NVML's counters, the joules that accelerators have used so far, and the seconds
-    in which power or heat has held their clocks down (added up over them); NaN where unknown.
+    """Return joules used and seconds in which power or heat limited clocks, as an array [2].
 
-    CPU cells have no energy: a CPU's counter covers the whole package, including other cells.
+    Both are NVML's counters, summed over the accelerators; NaN where unknown. CPU cells have no
+    energy: a CPU's counter covers the whole package, including other cells.
     """
     unknown = np.full(2, math.nan)
     if not accelerators:
@@ -179,7 +184,7 @@ def counters(accelerators: list[torch.device]) -> np.ndarray:
 
     try:
         import pynvml
-    except ModuleNotFoundError:  # a bare machine
+    except ModuleNotFoundError:  # pynvml is not installed
         return unknown
 
     def millijoules(card: Any) -> float:
@@ -193,7 +198,7 @@ def counters(accelerators: list[torch.device]) -> np.ndarray:
     def total(read: Callable[[Any], float]) -> float:
         try:
             return sum(map(read, cards))
-        except pynvml.NVMLError:  # an old GPU or a slice (MIG)
+        except pynvml.NVMLError:  # old GPUs and slices of one (MIG) lack the counter
             return math.nan
 
     try:

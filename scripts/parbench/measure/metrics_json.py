@@ -1,4 +1,4 @@
-"""Write metrics.json, which nothing else does. `results` reads it."""
+"""Write metrics.json. No other module writes it; `results` reads it."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def write_run(
     image: dict | None = None,
     **known: Any,
 ) -> None:
-    """Write the result of a run; ``status`` out_of_memory or diverged is a result, too.
+    """Write the result of a run; the ``status`` out_of_memory or diverged is a result, too.
 
-    ``known`` holds what was measured; all other values are null.
+    ``known``: the measured values by name; all others are written as null.
     """
     dataset = read_record(Path(data_folder) / "digest.json", "sha256")
     if "environment" not in known:
@@ -96,9 +96,9 @@ def write_pair(
     reason: str | None = None,
     shared: bool = False,
 ) -> None:
-    """Write the result of a pair: its ``slices`` in order; each side's steps and environment.
+    """Write the result of a pair: its ``slices`` in order, and each side's steps and environment.
 
-    ``shared``: others' jobs may have run on its nodes meanwhile.
+    ``shared``: whether other jobs may have run on its nodes at the same time.
     """
     head = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
     head |= {"slices": slices, "started": started, "finished": clocks.now()}
@@ -113,7 +113,7 @@ def write_out_of_memory(
     data_folder: str | os.PathLike,
     held: list[dict | None],
 ) -> None:
-    """Write that memory ran out, which is a result. ``held``: the image of each side."""
+    """Write the result of a run that ran out of memory. ``held``: the image of each side."""
     if isinstance(cell, Cell):
         write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
         return

@@ -22,8 +22,9 @@ def closure(*roots: str) -> dict[str, str]:
     """Return digests of the modules ``roots`` and of all parbench modules that they import.
 
     The result is {module: SHA-256 of its syntax tree}, sorted. It includes imports inside functions
-    and the packages that a module is in, but no imports under TYPE_CHECKING. Modules loaded by name
-    (a strategy, a model) must be among ``roots``. LookupError if a module does not exist.
+    and the packages that contain a module, but not imports under TYPE_CHECKING. Modules loaded by
+    name (a strategy, a model) must be among ``roots``. Raises LookupError if a module does not
+    exist.
     """
     digests: dict[str, str] = {}
     waiting = list(roots)
@@ -42,7 +43,7 @@ def closure(*roots: str) -> dict[str, str]:
 def cell_code(
     strategy: str, model: str, profile: str = "none", companions: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return digests of the code that a cell can reach: loop, strategy, models and profile."""
+    """Return digests of the code that a cell can reach: loop, strategy, models and profiler."""
     return closure(
         "parbench.training.train",
         f"parbench.strategies.{strategy}",
@@ -56,12 +57,12 @@ Names = tuple[str, str, str, tuple[str, ...]]
 
 
 def code_of(cell: Cell | Pair) -> dict[str, str]:
-    """Return ``cell_code`` of ``cell``; for a pair, that of both sides and of their turns."""
+    """Return ``cell_code`` of ``cell``; for a pair, of both sides and of the code for turns."""
     return code_named(tuple(map(names_of, cell.sides)))
 
 
 def code_named(sides: Sequence[Names]) -> dict[str, str]:
-    """Return ``code_of`` a cell whose sides have these ``names_of``."""
+    """Return ``code_of`` a cell whose ``sides`` have these names, as ``names_of`` gives them."""
     digests = {key: value for names in sides for key, value in cell_code(*names).items()}
     if len(sides) > 1:
         turns = {strategies.load(strategy).TURNS for strategy, *_ in sides}
@@ -76,7 +77,7 @@ def names_of(cell: Cell) -> Names:
 
 
 def packages_of(module: str) -> frozenset[str]:
-    """Return the packages, neither Python's own nor parbench, that ``module`` itself imports."""
+    """Return the third-party packages that ``module`` itself imports."""
     file = _file(module)
     assert file is not None
     return _module(module, file, _stamp(file)).packages
@@ -89,12 +90,12 @@ def combined(digests: dict[str, str]) -> str:
 
 
 def git_state(folder: Path = SCRIPTS) -> dict[str, Any]:
-    """Return {"git_commit", "git_dirty"} of the checkout with ``folder``; both None without git."""
+    """Return git_commit and git_dirty of the checkout with ``folder``; both None without git."""
     return git.state(folder.parent)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return a cache key that changes with the file, so that a process may ask after an edit."""
+    """Return a cache key that changes with the file, so that a running process notices an edit."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 

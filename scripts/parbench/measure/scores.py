@@ -1,4 +1,4 @@
-"""Scores of the predictions of a test set."""
+"""Compute the scores of predictions on a test set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steers the speed of cores and GPUs besides software, as far as the kernel tells."""
+"""Settings of the machine that affect the speed of cores and GPUs, as far as they are readable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from parbench.machine import asked, read
 
 CPUS = Path("/sys/devices/system/cpu")
-# NVIDIA's images set NCCL_VERSION, of a library that torch does not use.
+# NVIDIA's images set NCCL_VERSION for a library that torch does not use.
 NO_SETTINGS = ("NCCL_VERSION", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
-# How NCCL's log says what two ranks talk by; of a network the card's number and more follow.
+# NCCL's log names the transport between two ranks so; a network's is followed by its card's number.
 TRANSPORT = re.compile(r" via ((?:P2P|SHM)/[\w ]+|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
 MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
 
 
 def of_cores(cores: Iterable[int]) -> dict[str, str]:
-    """Return by name what is known of ``cores``; nothing is guessed."""
+    """Return the settings of ``cores`` by name, without those that cannot be read."""
     folders = [CPUS / f"cpu{core}" for core in cores]
     turbo = _flag(CPUS / "intel_pstate/no_turbo", "on", "off")
     turbo = turbo or _flag(CPUS / "cpufreq/boost", "off", "on")
@@ -34,23 +34,25 @@ def of_cores(cores: Iterable[int]) -> dict[str, str]:
 
 
 def log_nccl() -> None:
-    """Let NCCL write what it chooses to a file in PARBENCH_STATE, unless a user asked for its log;
-    to call before it starts."""
+    """Make NCCL log its choices to a file in PARBENCH_STATE, unless the user configured its log.
+
+    Must be called before NCCL starts.
+    """
     state = os.environ.get("PARBENCH_STATE")
     if state and not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & set(os.environ):
         os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{state}/nccl.%h.%p"}
 
 
 def _transports() -> str:
-    """Return what the ranks on this node talk by, as far as NCCL has told until now."""
+    """Return the transports between the ranks on this node that NCCL has logged so far."""
     logs = Path(os.environ.get("PARBENCH_STATE", ".")).glob("nccl.*")
     found = (match for log in logs for match in TRANSPORT.finditer(read(log)))
     return ", ".join(sorted({f"{match[1].strip()}{match[2] or ''}" for match in found}))
 
 
 def of_gpus() -> dict[str, str]:
-    """Return whether processes share a GPU by MPS, what was said to NCCL and what it chose, and the
-    power limit and highest clock of the visible cards."""
+    """Return whether MPS is on, NCCL's settings and chosen transports, and the power limit and
+    highest clock of the visible cards."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
     settings = {
         name.removeprefix("NCCL_"): os.environ[name]
@@ -65,7 +67,7 @@ def of_gpus() -> dict[str, str]:
 
 
 def _limits() -> dict[str, str]:
-    """Return the power limit and highest clock of the visible cards; nothing for slices (MIG)."""
+    """Return the power limit and highest clock of the visible cards; empty for slices (MIG)."""
     command = ["nvidia-smi", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command.append(f"--id={visible}")
@@ -76,7 +78,7 @@ def _limits() -> dict[str, str]:
 
 
 def _flag(path: Path, zero: str, one: str) -> str:
-    """Return what a file of 0 or 1 means; empty if there is none."""
+    """Return ``zero`` or ``one`` as the file at ``path`` holds 0 or 1; empty if there is none."""
     return {"0": zero, "1": one}.get(read(path).strip(), "")
 
 

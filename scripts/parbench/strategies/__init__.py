@@ -1,7 +1,7 @@
 """Strategies, one file each, loaded by name: how a cell uses its devices.
 
 Each cell has an instance of its strategy: the plan asks it about the cell, and each rank trains
-with it. _base.py says what a strategy may define.
+with it. _base.py lists what a strategy may define.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of all strategies, which are the files of this folder."""
+    """Return the names of all strategies: the files of this folder."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
@@ -33,11 +33,12 @@ def of(cell: Cell) -> Strategy:
 
 
 def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` of the strategy ``name`` without implied ones at their defaults."""
+    """Return ``options`` of the strategy ``name``, leaving out implied ones at their defaults."""
     return models.without_implied(load(name).OPTIONS, options)
 
 
 def image(strategy: str, model: str) -> str:
-    """Return the image, a recipe containers/<name>.def, for a model with a strategy."""
+    """Return the name of the image (containers/<name>.def) that runs ``model`` with
+    ``strategy``."""
     strategy_class = load(strategy)
     return strategy_class.TEXT_IMAGE if models.vocabulary(model) else strategy_class.IMAGE

@@ -1,7 +1,7 @@
 """The base class of strategies. Its defaults fit one process on one device; each strategy's file
 has one class ``Strategy``, which derives from it and defines only what differs.
 
-No torch at module level: the workflow imports strategies when it is parsed.
+Strategies must not import torch at module level: the workflow imports them when it is parsed.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Strategy:
     IMAGE = "torch"  # containers/torch.def
     TEXT_IMAGE = "text"  # for text models
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
-    # parbench/training/<name>.py: takes turns as a side of a pair; None: it cannot be one.
+    # parbench/training/<name>.py: takes turns as a side of a pair; None: cannot be part of a pair.
     TURNS: ClassVar[str | None] = "pair_rank"
-    # Whether it trains as fast as ever in turns of a tenth of a second; else they last a second.
+    # Whether turns of a tenth of a second leave its speed unchanged; else turns last a second.
     SHORT_TURNS: ClassVar[bool] = True
-    # Why its cells are not run by themselves, but only as sides of pairs; None: they are.
+    # Why its cells run only as sides of pairs; None: they also run by themselves.
     PAIRS_ONLY: ClassVar[str | None] = None
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
-    # so that cells older than the option keep their ids.
+    # so that adding the option does not change the ids of existing cells.
     OPTIONS: ClassVar[dict[str, dict[str, Any]]] = {}
-    REFUSES: ClassVar[dict[str, str]] = {}  # settings of cell.TUNING it cannot use, and why
+    REFUSES: ClassVar[dict[str, str]] = {}  # by setting of cell.TUNING that it cannot use: why
 
     def __init__(self, cell: Cell):
         self.cell = cell
@@ -83,7 +83,7 @@ class Strategy:
 
     @property
     def data_parallel_rank(self) -> int:
-        """Which share of each global batch this rank takes, from 0; valid after ``setup``."""
+        """The index, from 0, of this rank's share of each global batch; valid after ``setup``."""
         return 0
 
     @property
@@ -98,15 +98,15 @@ class Strategy:
 
     @property
     def batch_norm_scope(self) -> str:
-        """The samples over which BatchNorm normalizes, in words."""
+        """A description of the samples over which BatchNorm normalizes."""
         if self.micro_batches > 1:
             return "each micro-batch, running statistics not deferred"
         return "the whole batch"
 
     @property
     def equal_batch_norm(self) -> bool:
-        """Whether a model with BatchNorm computes what it does in eager training, up to rounding,
-        though BatchNorm is not synchronized."""
+        """Whether a model with unsynchronized BatchNorm computes the same as in eager training, up
+        to rounding."""
         return self.data_parallel_size == 1 and self.micro_batches == 1
 
     @property
@@ -115,17 +115,22 @@ class Strategy:
         return None
 
     def check(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction between options, or with the hardware."""
+        """Yield a sentence for each contradiction among the options or between them and the
+        hardware."""
         yield from ()
 
     def unavailable(self, software: Software) -> str | None:
-        """Return why ``software`` cannot run it although the devices exist; None if it can."""
+        """Return why ``software`` cannot run the cell although the devices exist; None if it
+        can."""
         return None
 
     @classmethod
     def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
-        """Return all ``options`` as a cell has them; ``folder``: of the study. ParbenchError,
-        beginning with ``where``, for options that name what does not exist."""
+        """Return ``options`` as a cell stores them; ``folder``: the study's folder.
+
+        Raises ParbenchError, whose message begins with ``where``, if an option names something
+        that does not exist.
+        """
         return options
 
     @classmethod
@@ -135,11 +140,11 @@ class Strategy:
 
     @classmethod
     def lossy(cls, options: Mapping[str, Any]) -> str | None:
-        """Return how ``options`` deviate from eager training on purpose; None if they do not."""
+        """Return how ``options`` deliberately deviate from eager training; None if they do not."""
         return None
 
     def notes(self) -> dict[str, str]:
-        """Return by metric what a reader must know about its numbers."""
+        """Return notes that a reader needs to understand the numbers, by metric."""
         return {}
 
     # ------------------------------------------------------------ used in each rank
@@ -162,11 +167,11 @@ class Strategy:
 
     @property
     def takes_images(self) -> bool:
-        """Whether this rank's part of the model takes images or texts; else none are loaded."""
+        """Whether this rank's part of the model takes images or texts; if not, none are loaded."""
         return True
 
     def sample(self) -> torch.Tensor:
-        """Return a batch of one sample, all zeros, as the model takes it."""
+        """Return a batch of one sample, all zeros, in the shape and dtype that the model takes."""
         import torch
 
         training, device = self.cell.training, self.devices[0]
@@ -176,16 +181,17 @@ class Strategy:
 
     @property
     def shows(self) -> bool:
-        """Whether this rank shows the progress of all ranks; it must be one that knows the loss."""
+        """Whether this rank prints the progress of all ranks; it must be one that knows the
+        loss."""
         return self.leads
 
     @property
     def autocast(self) -> str:
-        """The precision that each stage computes in by torch.autocast; with fp32 by none."""
+        """The precision in which torch.autocast runs each stage; fp32 means no autocast."""
         return self.cell.training.precision
 
     def staged(self, blocks: nn.Sequential) -> nn.Sequential:
-        """Group ``blocks`` into stages, which autocast, in the cell's memory format."""
+        """Group ``blocks`` into stages, each with autocast, in the cell's memory format."""
         import torch
 
         from parbench.strategies._stages import group
@@ -198,8 +204,8 @@ class Strategy:
         return stages
 
     def compile(self, *modules: nn.Module, **how: Any) -> None:
-        """Compile each of ``modules`` by itself if the cell says so: in place, so that its names
-        stay. ``how``: further arguments of torch.compile."""
+        """Compile each of ``modules`` separately if the cell sets `compile`, in place, so that
+        parameters keep their names. ``how``: further arguments of torch.compile."""
         import torch
 
         if (mode := self.cell.training.compile) != "none":
@@ -209,13 +215,14 @@ class Strategy:
                 module.compile(mode=mode, dynamic=False, **how)
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """Return the model to train, on this process's devices."""
+        """Return the model to train, made of ``blocks``, on this process's devices."""
         model = self.staged(blocks).to(self.devices[0])
         self.compile(model)
         return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """Return the model to evaluate: images to logits, or to None if another rank has them."""
+        """Return the model to evaluate, which maps images to logits, or to None on ranks
+        without."""
         return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
@@ -241,18 +248,20 @@ class Strategy:
         return value.detach()
 
     def accumulating(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Return a context for `backward` of all micro-batches of a step but its last, in which
-        gradients are added up and not exchanged."""
+        """Return a context for `backward` of every micro-batch of a step except the last one.
+
+        Within it gradients are added up and not exchanged.
+        """
         return nullcontext()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        """Do one step; ``scaler`` is disabled unless the precision is fp16."""
+        """Take one step with ``optimizer``; ``scaler`` is disabled unless the precision is fp16."""
         scaler.step(optimizer)
         scaler.update()
 
     def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
-        """Yield what this rank holds of the model between two steps: weights, buffers, gradients
-        and the optimizer's state."""
+        """Yield the tensors that this rank holds between two steps: weights, buffers, gradients and
+        the optimizer's state."""
         yield from model.buffers()
         groups = (parameter for group in optimizer.param_groups for parameter in group["params"])
         for parameter in (*model.parameters(), *groups):
@@ -263,8 +272,10 @@ class Strategy:
             yield from (value for value in state.values() if hasattr(value, "untyped_storage"))
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """Tell ``phases`` (profiling/phases.py) when this rank waits for others, and what the
-        stages of a pipeline are. Called only for cells with that profile, before the first step.
+        """Register with ``phases`` (profiling/phases.py) where this rank waits for others, and the
+        stages of a pipeline. Called only for cells with that profile, before the first step.
+
+        Raises ParbenchError if the strategy does not support that profile.
         """
         name = self.cell.strategy.name
         raise ParbenchError(
@@ -274,7 +285,7 @@ class Strategy:
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the whole model's tensors (weights, buffers, optimizer state) by name, in order,
-        from the ``tensors`` of each rank. All ranks call it, and all get the result.
+        from the ``tensors`` of each rank. All ranks must call it, and all get the result.
         """
         return tensors
 
@@ -294,7 +305,7 @@ class Strategy:
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Return the optimizer state of the whole model by `<key>.<parameter>`. ``parameters`` are
-        this rank's. All ranks call it, and all get the result."""
+        this rank's. All ranks must call it, and all get the result."""
         import torch
 
         names = list(parameters)
@@ -313,7 +324,8 @@ class Strategy:
         parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """Load this rank's part of the optimizer state ``whole``, after at least one step."""
+        """Load this rank's part of the optimizer state ``whole``; at least one step must be
+        done."""
         import torch
 
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -341,25 +353,28 @@ class Strategy:
         return self.reduce(tensor, op).tolist()
 
     def gathered(self, values: list[float]) -> list[list[float]]:
-        """Return the numbers of every rank, by rank; all ranks pass equally many."""
+        """Return the numbers of every rank, by rank. All ranks must pass equally many."""
         table = [[0.0] * len(values) for _ in range(self.world_size)]
         table[self.rank] = values
         flat, width = self.reduced([value for row in table for value in row], "sum"), len(values)
         return [flat[rank * width : (rank + 1) * width] for rank in range(len(table))]
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        """Give every rank the buffers (BatchNorm's running statistics) of rank 0."""
+        """Copy the buffers (BatchNorm's running statistics) of rank 0 to every rank."""
 
     def exchange_messages(self, what: str, message: Any = None) -> list[Any] | None:
-        """Send ``message`` (JSON) to the other models' processes: this one has reached ``what``.
+        """Send ``message`` (JSON) to the other models' processes when this one has reached
+        ``what``.
 
-        Returns the messages by companion once all have arrived, None before; does not wait.
+        Does not wait: returns None until the messages of all have arrived, then these messages by
+        companion.
         """
         return [message]
 
     def messages(self, what: str) -> list[Any]:
-        """Return the messages sent at ``what`` so far by all processes, including this one."""
+        """Return the messages that all processes, including this one, have sent at ``what`` so
+        far."""
         return []
 
     def close(self) -> None:
-        """Leave the other processes. Called after the wrapped model is released."""
+        """Disconnect from the other processes. Called after the wrapped model is released."""

@@ -17,17 +17,17 @@ class DataParallel(_base.Strategy):
 
     @property
     def data_parallel_size(self) -> int:
-        """All ranks: each takes its share of a batch."""
+        """The number of ranks, since each takes its share of a batch."""
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
     def data_parallel_rank(self) -> int:
-        """A share for each rank."""
+        """This rank's number, since each rank takes one share."""
         return self.rank
 
     @property
     def batch_norm_scope(self) -> str:
-        """Each rank's share or micro-batch, unless ranks exchange their statistics."""
+        """Each rank's share or micro-batch, unless BatchNorm is synchronized."""
         if self.micro_batches > 1:
             return super().batch_norm_scope
         synchronized = self.cell.training.batch_norm == "synchronized"
@@ -35,6 +35,6 @@ class DataParallel(_base.Strategy):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield one to four ranks, so that shares are even and uneven."""
+        """Yield one to four ranks, so that both equal and unequal shares occur."""
         for devices in (1, 2, 3, 4):
             yield devices, {}

@@ -1,4 +1,4 @@
-"""One rank's stages of a pipeline, which takes batches of any size."""
+"""One rank's stages of a pipeline, for batches of any size."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SEVERAL_STAGES = {
 class Pipe(nn.Module):
     """The stages of ``staged`` on one rank, on ``device``, under their names in the whole model.
 
-    ``placement``: the rank of each stage; ``interleaves``: tells whether interleaved 1F1B takes a
-    number of micro-batches.
+    ``placement``: the rank of each stage; ``interleaves``: returns whether interleaved 1F1B accepts
+    a number of micro-batches.
 
     torch's schedules need micro-batches of equal shape. A batch is cut as evenly as possible, so
     there are at most two sizes, and all micro-batches of one size go through the pipeline together.
@@ -53,7 +53,7 @@ class Pipe(nn.Module):
         self.own = [index for index, each in enumerate(placement) if each == rank]
         self.device, self.schedule, self.chunks = device, schedule, chunks
         self.interleaves = interleaves
-        # Tensors are received contiguous, so they must be sent contiguous.
+        # Tensors arrive contiguous, so they must be sent contiguous.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
         self.shapes = _shapes(staged, sample)
@@ -64,14 +64,14 @@ class Pipe(nn.Module):
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the last stage, and thus the logits."""
+        """Whether this rank has the last stage and therefore the logits."""
         return self.number - 1 in self.own
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | None:
         """Return logits [B, classes] from the last stage, None on other ranks. ``images``:
         [B, 3, S, S] on the rank of the first stage, [B, 0] on others.
 
-        Computes no gradients: that is done by ``train_batch``.
+        Computes no gradients; ``train_batch`` does.
         """
         if self.schedule == "zbv":
             return self._forward_by_stage(images)
@@ -82,14 +82,14 @@ class Pipe(nn.Module):
         return torch.cat(outputs) if self.is_last else None
 
     def _forward_by_stage(self, images: torch.Tensor) -> torch.Tensor | None:
-        """Do the same, all micro-batches through one stage after the other.
+        """Do the same as ``forward``, taking all micro-batches through one stage after the other.
 
         Without gradients, torch 2.15 runs no schedule in which a rank has adjacent stages.
         """
         sizes = [len(part) for part in torch.arange(len(images)).tensor_split(self.chunks)]
         values = list(images.split([size for size in sizes if size > 0]))
         for index in self.own:
-            # The first stage receives from nobody, as one whose predecessor is here, too.
+            # The first stage receives nothing, like a stage whose predecessor is on this rank.
             before = self.placement[max(index - 1, 0)]
             after = self.placement[min(index + 1, self.number - 1)]
             shape, dtype = self.shapes[index]
@@ -105,7 +105,7 @@ class Pipe(nn.Module):
     def train_batch(
         self, images: torch.Tensor, labels: torch.Tensor, loss: Callable
     ) -> torch.Tensor:
-        """Add the gradients of ``loss(logits, labels)``, a sum over samples, to the parameters'.
+        """Add the gradients of ``loss(logits, labels)``, a sum over samples, to the parameters.
 
         Returns the loss, detached; zero on ranks without the last stage.
         """
@@ -120,11 +120,11 @@ class Pipe(nn.Module):
         return total
 
     def _taken(self, images: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
-        """Return the first rank's input; none on the others, which receive activations."""
+        """Return the input of the first rank; empty on the others, which receive activations."""
         return (images[part],) if 0 in self.own else ()
 
     def _passes(self, samples: int, training: bool) -> Iterator[tuple[Any, slice]]:
-        """Yield the schedules for a batch of ``samples``, each with its slice of the samples."""
+        """Yield the schedules for a batch of ``samples``, each with the slice that it takes."""
         sizes = [len(part) for part in torch.arange(samples).tensor_split(self.chunks)]
         start = 0
         for size, equal_sizes in itertools.groupby(sizes):
@@ -135,7 +135,7 @@ class Pipe(nn.Module):
             start = stop
 
     def _schedule(self, number: int, size: int, training: bool) -> Any:
-        """Return the schedule of ``number`` micro-batches of ``size`` samples, made once."""
+        """Return the schedule of ``number`` micro-batches of ``size`` samples, cached."""
         key = number, size, training
         if key not in self._made:
             stages = [self._stage(index, size, training) for index in self.own]
@@ -146,7 +146,8 @@ class Pipe(nn.Module):
         return self._made[key]
 
     def _kind(self, number: int) -> Any:
-        """Return the schedule for ``number`` micro-batches: gpipe's where torch has no other."""
+        """Return the class of schedule for ``number`` micro-batches, GPipe's where torch has no
+        other."""
         if len(self.own) == 1:
             # With fewer micro-batches than stages, 1F1B equals GPipe.
             return ONE_STAGE[self.schedule if number >= self.number else "gpipe"]
@@ -173,12 +174,13 @@ class Pipe(nn.Module):
 def _shapes(staged: nn.Sequential, sample: torch.Tensor) -> list[tuple[torch.Size, torch.dtype]]:
     """Return the shape (of one sample) and dtype before each stage and after the last one.
 
-    Without these, torch would infer them with a batch within the first timed epoch.
+    Otherwise torch would infer them from a batch in the first timed epoch.
     """
     value = sample
     shapes = [(value.shape[1:], value.dtype)]
     for stage in staged:
-        # A copy, since one device need not hold all stages; eval() leaves RNG and statistics alone.
+        # A copy, since one device may not hold all stages; eval() leaves RNG and statistics
+        # unchanged.
         value = copy.deepcopy(stage).eval().to(sample.device)(value)
         shapes.append((value.shape[1:], value.dtype))
     return shapes

@@ -1,4 +1,4 @@
-"""What strategies with torch's process groups have in common: Gloo or NCCL, reductions."""
+"""What strategies with torch's process groups have in common: Gloo or NCCL, and reductions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProcessGroup(_base.Strategy):
         return self.cell.hardware.devices
 
     def least_torch(self) -> str | None:
-        """Return the oldest version of torch that can run this cell; None for any."""
+        """Return the oldest version of torch that can run this cell; None if all can."""
         return self.LEAST_TORCH
 
     def unavailable(self, software: Software) -> str | None:
@@ -64,9 +64,9 @@ class ProcessGroup(_base.Strategy):
         return values
 
     def close(self) -> None:
-        """Destroy the process group, after the wrapped model is released.
+        """Destroy the process group. Called after the wrapped model is released.
 
-        Otherwise torch 2.15 with Gloo sometimes aborts at exit.
+        Without this, torch 2.15 with Gloo sometimes aborts at exit.
         """
         from torch import distributed
 

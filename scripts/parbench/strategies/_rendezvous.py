@@ -1,6 +1,6 @@
 """How the ranks of a cell find each other: through a file that the launcher names.
 
-On one node that file is torch's store, so no port is needed, which another program might use. On
+On one node that file is torch's store, so no port is needed, which another program might occupy. On
 several nodes, which all see the file, the first rank serves a store and writes its address there.
 """
 
@@ -18,7 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.files import write_atomically
 
 if TYPE_CHECKING:
-    # torch documents it and does not list it.
+    # torch documents Store but does not export it.
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
     from parbench.cell import RunSettings
@@ -46,12 +46,13 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """Return the world size."""
+    """Return the number of training processes."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def timeout(run: RunSettings) -> timedelta:
-    """Return how long ranks wait for each other: longer than the launcher, which names who hung."""
+    """Return how long ranks wait for each other: longer than the launcher, which names the rank
+    that hangs."""
     return timedelta(seconds=run.timeout_seconds + 60)
 
 
@@ -59,7 +60,7 @@ def store(run: RunSettings) -> Store:
     """Return torch's store of this run. Raises ParbenchError if the first rank is unreachable."""
     from torch import distributed
 
-    stores: Any = distributed  # it documents its stores and does not list them
+    stores: Any = distributed  # torch documents its stores but does not export them
 
     if world_size() == 1:  # no other rank; works without the launcher, too
         return stores.HashStore()
@@ -82,13 +83,13 @@ def store(run: RunSettings) -> Store:
 
 
 def publish(text: str) -> None:
-    """Publish the first rank's ``text`` to the others, if there are any."""
+    """Write the first rank's ``text`` to the file that the other ranks read, if there are any."""
     if world_size() > 1:
         write_atomically(_path, text)
 
 
 def published() -> tuple[str, int]:
-    """Wait for the first rank's address and port; the launcher ends a wait in vain."""
+    """Wait for the first rank's address and port and return them; the launcher limits the wait."""
     while not _path.exists():
         time.sleep(POLL_SECONDS)
     address, port = _path.read_text().split()
@@ -96,14 +97,20 @@ def published() -> tuple[str, int]:
 
 
 def head(run: RunSettings) -> str:
-    """Return the IPv4 address of this node, the first one: that of the configured interface, else
-    that of its name in Slurm; the loopback address if there is only one node."""
+    """Return the IPv4 address of this node, which is the first one.
+
+    It is the address of the configured interface, else of the node's name in Slurm; the loopback
+    address if there is only one node. Raises ParbenchError if the interface has no address.
+    """
     host = os.environ.get("PARBENCH_HEAD")
     return "127.0.0.1" if host is None else _talk_through(run, socket.gethostbyname(host))
 
 
 def reach(run: RunSettings, address: str, port: int) -> None:
-    """Check that the first rank can be reached, and route all communication the same way."""
+    """Check that the first rank can be reached, and route all communication through that interface.
+
+    Raises ParbenchError if it cannot.
+    """
     try:
         with socket.create_connection((address, port), timeout=run.connect_seconds) as connection:
             own_address = connection.getsockname()[0]
@@ -140,7 +147,7 @@ def _node() -> str:
 
 
 def _advice() -> str:
-    """Return the fix, with the interfaces of this node."""
+    """Return advice on the setting, listing the interfaces of this node."""
     listing = ", ".join(f"{name} ({ips[0]})" for name, ips in _interfaces().items())
     return f"set nodes.interface in config.yaml to a network that all nodes share, one of {listing}"
 

@@ -1,4 +1,4 @@
-"""A model's blocks, grouped into stages, which a strategy places on devices."""
+"""Group a model's blocks into stages, which a strategy places on devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Stage(nn.Sequential):
-    """Consecutive blocks that one device runs, with one tensor in and one out.
+    """Consecutive blocks that one device runs, taking one tensor and returning one.
 
     Autocast is entered here and not around the model: it is thread-local, so GPipe's worker threads
     (and its recomputation) would silently run in float32.

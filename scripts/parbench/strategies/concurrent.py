@@ -1,7 +1,7 @@
-"""Several independent models at once, each whole on a device of its own, or all on one GPU.
+"""Train several independent models at once, each on a device of its own, or all on one GPU.
 
-A cell measures its own model. The others (companions) train beside it in processes of their own,
-from a common start, with the same settings and on the same data.
+A cell measures its own model. The others (companions) train at the same time in processes of their
+own, from a common start, with the same settings and on the same data.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from parbench.strategies import _rendezvous, eager
 
 
 class Strategy(eager.Strategy):
-    """One process with its own model, which the training loop treats as the only one.
+    """One process with one model, which the training loop treats as the only model.
 
     Process 0 has the cell's model, process n the n-th companion. They wait for each other only
-    outside the timed parts.
+    while nothing is timed.
     """
 
     OPTIONS: ClassVar[dict[str, dict]] = {
@@ -45,12 +45,13 @@ class Strategy(eager.Strategy):
 
     @property
     def companions(self) -> dict[str, dict]:
-        """The other models, sorted: their order in the study does not matter."""
+        """The other models, sorted, since their order in the study does not matter."""
         others = sorted(set(self.options["beside"]) - {self.cell.model.name})
         return {name: self.options["beside"][name] for name in others}
 
     def check(self) -> Iterator[str]:
-        """Require a device per model, or one GPU, and the study's own options for its model."""
+        """Require a device per model, or one GPU, and the study's options for the cell's own
+        model."""
         beside, model, hardware = self.options["beside"], self.cell.model, self.cell.hardware
         count = self.ranks_per_node
         if count == 1:
@@ -76,11 +77,12 @@ class Strategy(eager.Strategy):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield two at once. Every process trains the certified model, whatever ``beside`` says."""
+        """Yield two models at once; both processes train the certified model, whatever ``beside``
+        is."""
         yield 2, {"beside": {"simple_cnn": {}}}
 
     def setup(self) -> None:
-        """Find the other processes, and take the model of this one."""
+        """Connect to the other processes, and choose the model of this one."""
         import torch
 
         self.local_rank = self.companion = _rendezvous.local_rank()
@@ -106,7 +108,8 @@ class Strategy(eager.Strategy):
         return messages if len(messages) == self._processes else None
 
     def messages(self, what: str) -> list:
-        """Return the messages so far. Counters say which exist: a missing one would block get()."""
+        """Return the messages so far. Counters show which exist: get() would block for a missing
+        one."""
         keys = [f"parbench/{what}/{process}" for process in range(self._processes)]
         existing = [key for key in keys if self._store.add(f"{key}/told", 0)]
         return [json.loads(self._store.get(key)) for key in existing]

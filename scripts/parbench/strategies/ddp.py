@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Steps before PowerSGD begins: DDP rebuilds its buckets after the first.
 STEPS_BEFORE = 2
-# The tensors that PowerSGD keeps from step to step, each by bucket.
+# The attributes in which PowerSGD keeps tensors from step to step, one per bucket.
 REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
@@ -34,16 +34,16 @@ class Strategy(_process_group.DataParallelGroup):
             "default": "auto",
         },
         "hook": {
-            "description": "gradients are averaged as they are (none), rounded to float16 (fp16) "
-            "or bfloat16 (bf16), or from the third step on, the earliest that DDP allows, as "
-            "products of two thin matrices, whose errors join the next step's gradients (powersgd, "
-            "Vogels et al. 2019)",
+            "description": "gradients are averaged unchanged (none), rounded to float16 (fp16) "
+            "or bfloat16 (bf16), or, from the third step on, the earliest that DDP allows, as "
+            "products of two thin matrices, whose errors are added to the next step's gradients "
+            "(powersgd, Vogels et al. 2019)",
             "enum": ["none", "fp16", "bf16", "powersgd"],
             "default": "none",
             "implied": True,
         },
         "powersgd_rank": {
-            "description": "columns of the matrices of hook powersgd",
+            "description": "number of columns of the matrices of hook powersgd",
             "type": "integer",
             "minimum": 1,
             "default": 1,
@@ -52,7 +52,7 @@ class Strategy(_process_group.DataParallelGroup):
     }
 
     def check(self) -> Iterator[str]:
-        """Require GPUs for NCCL, and options that PowerSGD works with."""
+        """Reject NCCL without GPUs, and options that do not go with PowerSGD."""
         if self.options["backend"] == "nccl" and self.cell.hardware.device == "cpu":
             yield (
                 "backend nccl works between GPUs only; choose backend: gloo or auto for CPU devices"
@@ -80,7 +80,7 @@ class Strategy(_process_group.DataParallelGroup):
         }.get(options.get("hook", "none"))
 
     def least_torch(self) -> str | None:
-        """Return 2.15, as tested, for bfloat16 over Gloo: in 2.1 it is an invalid scalar type."""
+        """Return 2.15, the tested version, for bfloat16 over Gloo, which torch 2.1 rejects."""
         gloo = self.options["backend"] == "gloo" or self.cell.hardware.device == "cpu"
         return "2.15" if self.options["hook"] == "bf16" and gloo else super().least_torch()
 
@@ -98,13 +98,14 @@ class Strategy(_process_group.DataParallelGroup):
         bucket_size = self.options["bucket_cap_mb"]
         model = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket_size)
         self._forget()
-        # DDP takes one hook: with profile phases, it is that of `watch`.
+        # DDP takes only one hook: with profile phases, `watch` registers it.
         if self.options["hook"] != "none" and self.cell.training.profile != "phases":
             model.register_comm_hook(None, self._average())
         return model
 
     def _average(self) -> Callable:
-        """Return the hook. It has no annotations: DDP rejects those that are strings."""
+        """Return the communication hook, without annotations, since DDP rejects string
+        annotations."""
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         name = self.options["hook"]
@@ -127,12 +128,12 @@ class Strategy(_process_group.DataParallelGroup):
         return average
 
     def _forget(self) -> None:
-        """Reset the state of PowerSGD: no step was done yet."""
+        """Reset the state of PowerSGD to that before the first step."""
         self.memory: Any = None
         if self.options["hook"] == "powersgd":
             from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-            state: Any = powerSGD_hook.PowerSGDState  # it declares a float as an int
+            state: Any = powerSGD_hook.PowerSGDState  # torch annotates a float as an int
             self.memory = state(
                 None,  # all ranks
                 matrix_approximation_rank=self.options["powersgd_rank"],
@@ -141,14 +142,15 @@ class Strategy(_process_group.DataParallelGroup):
             )
 
     def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
-        """Set the weights, and reset PowerSGD, whose state belongs to other weights."""
+        """Set the weights, and reset PowerSGD, whose state belonged to other weights."""
         super().load(model, whole)
         self._forget()
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return it with the PowerSGD state of each rank, since errors differ between ranks."""
+        """Return the optimizer state with each rank's PowerSGD state, since errors differ by
+        rank."""
         import torch
         from torch import distributed
 
@@ -168,7 +170,7 @@ class Strategy(_process_group.DataParallelGroup):
         parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """Restore PowerSGD's state, too: buckets are the same again after the first step."""
+        """Restore PowerSGD's state as well; the first step has made the same buckets again."""
         super().load_optimizer_state(optimizer, parameters, whole)
         if self.memory is not None:
             self.memory.iter = int(whole["iter.powersgd"])
@@ -178,15 +180,15 @@ class Strategy(_process_group.DataParallelGroup):
                     getattr(self.memory, key)[int(bucket)] = rows[self.rank].to(self.devices[0])
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
-        """Count as exchange: the broadcast of buffers before the forward pass and, in the backward
+        """Count as exchange the broadcast of buffers before the forward pass and, in the backward
         pass, the time from the last bucket on, when no gradient is left to compute. Earlier buckets
-        cross the network during computation.
+        are exchanged during computation.
         """
         average = self._average()
-        if self.options["hook"] == "powersgd":  # this hook waits inside
+        if self.options["hook"] == "powersgd":  # this hook itself waits
             average = phases.exchanging(average)
 
-        def watched(state, bucket):  # no annotations: DDP rejects strings
+        def watched(state, bucket):  # without annotations: DDP rejects strings
             if bucket.is_last():
                 phases.enter("exchange")
             return average(state, bucket)
@@ -200,9 +202,9 @@ class Strategy(_process_group.DataParallelGroup):
         model.module.register_forward_pre_hook(lambda *arguments: broadcast.close())
 
     def accumulating(self, model: Any) -> AbstractContextManager[None]:
-        """Keep gradients on this rank."""
+        """Return a context in which gradients stay on this rank."""
         return model.no_sync()
 
     def unwrap(self, model: Any) -> nn.Module:
-        """Return the model without DDP, whose collective calls evaluation does not need."""
+        """Return the model without DDP, since evaluation needs no collective calls."""
         return model.module

@@ -1,5 +1,5 @@
 """DeepSpeed's ZeRO (Rajbhandari et al. 2020): each rank holds a shard of the optimizer state, in
-stages 2 and 3 also of the gradients, and in stage 3 also of the weights."""
+stages 2 and 3 also a shard of the gradients, and in stage 3 also a shard of the weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Strategy(_process_group.DataParallelGroup):
     }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "stage": {
-            "description": "what each rank holds a part of: nothing (0), the optimizer's state "
-            "(1), gradients, too (2), weights, too (3)",
+            "description": "what is divided among the ranks: nothing (0), the optimizer's state "
+            "(1), also gradients (2), also weights (3)",
             "enum": [0, 1, 2, 3],
             "default": 2,
         },
@@ -46,9 +46,9 @@ class Strategy(_process_group.DataParallelGroup):
             "default": 25,
         },
         "mixed_precision": {
-            "description": "with precision bf16: `autocast`, as other strategies, or `engine`, "
-            "DeepSpeed's own: ranks compute with and send bfloat16, and hold weights in float32 "
-            "beside their shards of the optimizer's state",
+            "description": "with precision bf16: `autocast`, like other strategies, or `engine`, "
+            "DeepSpeed's own: ranks compute in and send bfloat16, and keep float32 weights "
+            "with their shards of the optimizer's state",
             "enum": ["autocast", "engine"],
             "default": "autocast",
             "implied": True,
@@ -56,22 +56,23 @@ class Strategy(_process_group.DataParallelGroup):
     }
 
     def check(self) -> Iterator[str]:
-        """Require several ranks for shards; reject fp16, which DeepSpeed would scale itself."""
+        """Require several ranks for shards; reject fp16, for which DeepSpeed has its own loss
+        scaler."""
         yield from super().check()
         stage = self.options["stage"]
         if stage > 0 and self.data_parallel_size == 1:
-            yield f"stage {stage} divides a model among ranks, and there is one device; choose two"
+            yield f"stage {stage} divides a model among ranks, but there is one device; choose two"
         precision = self.cell.training.precision
         if precision == "fp16":
             yield "precision fp16: DeepSpeed would use its own loss scaler; choose bf16 or fp32"
         if self.options["mixed_precision"] == "engine" and (precision != "bf16" or stage == 0):
             yield (
-                f"mixed_precision engine needs precision bf16 and stage 1, 2 or 3, and this is "
-                f"{precision} in stage {stage}: choose autocast, or change these"
+                f"mixed_precision engine needs precision bf16 and stage 1, 2 or 3, not "
+                f"{precision} and stage {stage}; choose autocast, or change these"
             )
 
     def unavailable(self, software: Software) -> str | None:
-        """Return why DeepSpeed cannot run here; None if it can."""
+        """Return why ``software`` cannot run DeepSpeed; None if it can."""
         return super().unavailable(software) or software.without("deepspeed", "deepspeed")
 
     @classmethod
@@ -86,13 +87,14 @@ class Strategy(_process_group.DataParallelGroup):
 
     @property
     def casts(self) -> bool:
-        """Whether the engine holds the model in bfloat16, and weights in float32 apart."""
+        """Whether the engine holds the model in bfloat16, and a separate float32 copy of
+        weights."""
         in_bf16 = self.cell.training.precision == "bf16"
         return in_bf16 and self.options["mixed_precision"] == "engine"
 
     @property
     def autocast(self) -> str:
-        """fp32 for a model in bfloat16, which computes in it without autocast."""
+        """The precision of autocast: fp32 for a model in bfloat16, which needs no autocast."""
         return "fp32" if self.casts else super().autocast
 
     def setup(self) -> None:
@@ -102,13 +104,13 @@ class Strategy(_process_group.DataParallelGroup):
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
     def notes(self) -> dict[str, str]:
-        """Say what else the engine casts."""
+        """Return a note that the engine also casts BatchNorm's statistics."""
         if not self.casts:
             return {}
         return {"test_accuracy": "DeepSpeed's engine keeps BatchNorm's statistics in bfloat16, too"}
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """Return the model; it takes images of float32 also when the engine has cast it."""
+        """Return the model, which takes float32 images even when the engine has cast it."""
 
         def cast(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             return tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
@@ -119,14 +121,15 @@ class Strategy(_process_group.DataParallelGroup):
         return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        """Return the optimizer: it keeps the learning rate, and the state of this rank's shard."""
+        """Return ``optimizer``, which holds the learning rate and the state of this rank's
+        shard."""
         import deepspeed
 
         stage = self.options["stage"]
-        # Of float32, in whole KiB: DeepSpeed requires an even number.
+        # The number of float32 elements, in whole KiB: DeepSpeed requires an even number.
         elements = max(1, round(self.options["bucket_cap_mb"] * 1024)) * 256
         config = {
-            # Required, although each rank computes its share of each batch.
+            # DeepSpeed requires it, although each rank computes its own share of each batch.
             "train_micro_batch_size_per_gpu": math.ceil(
                 self.cell.training.global_batch / self.world_size / self.micro_batches
             ),
@@ -135,26 +138,26 @@ class Strategy(_process_group.DataParallelGroup):
                 "stage": stage,
                 "reduce_bucket_size": elements,
                 "allgather_bucket_size": elements,
-                # No other strategy computes it; DeepSpeed lets two stages leave it out.
+                # No other strategy computes it, but DeepSpeed can omit it only in these stages.
                 "compute_grad_norm": stage not in (1, 2),
             },
-            "timers": {"throughput": {"enabled": False}},  # waits for the device twice a step
+            "timers": {"throughput": {"enabled": False}},  # it waits for the device twice a step
             "zero_allow_untested_optimizer": True,
-            "gradient_clipping": 0.0,  # the default clips at 1
+            "gradient_clipping": 0.0,  # off; the default clips at 1
         }
         if self.casts:
-            # Buffers, too: on processors, BatchNorm takes no statistics in float32 beside weights
-            # in bfloat16.
+            # Buffers, too: on CPUs, BatchNorm does not accept float32 statistics with bfloat16
+            # weights.
             config |= {"bf16": {"enabled": True}, "data_types": {"buffer_dtype": "bf16"}}
         self.parameters = dict(model.named_parameters())
         seeded = {name: v.clone() for name, v in model.state_dict().items() if self.casts}
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
-        if self.casts:  # its float32 weights are made from those in bfloat16
+        if self.casts:  # the engine makes its float32 weights from the bfloat16 ones
             self.load(model, seeded)
         return optimizer
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """Return the engine, which gathers weights."""
+        """Return the engine, which gathers weights for each forward pass."""
         return self.engine
 
     def backward(
@@ -166,23 +169,23 @@ class Strategy(_process_group.DataParallelGroup):
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
         """Compute gradients; the engine averages them over the ranks."""
-        self.engine.training = model.training  # the loop only knows the model
+        self.engine.training = model.training  # the loop sets it only on the model
         value = loss(self.engine(images), labels)
-        self.engine.backward(value, scale_wrt_gas=False)  # a sum, not a mean over micro-batches
+        self.engine.backward(value, scale_wrt_gas=False)  # sum over micro-batches, no mean
         return value.detach()
 
     @contextmanager
     def accumulating(self, model: nn.Module) -> Iterator[None]:
-        """Let the engine count the micro-batch: it steps at every last one."""
+        """Make the engine count the micro-batch, since it steps only at the last one."""
         yield
         self.engine.step()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        """Let the engine step: each rank updates its shard, then shards are gathered."""
+        """Make the engine step: each rank updates its shard, then shards are gathered."""
         self.engine.step()
 
     def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
-        """Yield also this rank's shards of weights, in stage 3."""
+        """Also yield this rank's shards of weights, in stage 3."""
         yield from super().held(model, optimizer)
         if self.options["stage"] == 3:
             for parameter in self.parameters.values():
@@ -190,8 +193,8 @@ class Strategy(_process_group.DataParallelGroup):
                 yield owned.ds_tensor
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Gather weights in float32 one by one, into host memory, where this rank has but a shard
-        of them; other tensors are whole."""
+        """Gather sharded weights one by one, in float32, into host memory; other tensors are
+        whole already."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         if self.options["stage"] < 3 and not self.casts:
@@ -204,7 +207,7 @@ class Strategy(_process_group.DataParallelGroup):
         }
 
     def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
-        """Set weights (of stage 3 one by one), buffers, and the engine's own copies of weights."""
+        """Set weights (one by one in stage 3), buffers, and the engine's own copies of weights."""
         import deepspeed
         import torch
         from deepspeed.utils import safe_set_full_fp32_param
@@ -226,7 +229,7 @@ class Strategy(_process_group.DataParallelGroup):
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Gather states one by one; scalars (the optimizer's steps) are the same on all ranks."""
+        """Gather the state tensors one by one; scalars (step counts) are the same on all ranks."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         if self.options["stage"] == 0:
@@ -245,7 +248,7 @@ class Strategy(_process_group.DataParallelGroup):
         parameters: Mapping[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """Set states one by one, in the state that a step has created."""
+        """Set the state tensors, which a step has created, one by one."""
         from deepspeed.utils import safe_set_full_optimizer_state
 
         if self.options["stage"] == 0:
@@ -266,6 +269,6 @@ class Strategy(_process_group.DataParallelGroup):
 
 
 def _known(tensor: torch.Tensor | None) -> torch.Tensor:
-    """Return what DeepSpeed has of one of its own parameters, which is never None."""
+    """Return ``tensor``, which DeepSpeed never returns as None for its own parameters."""
     assert tensor is not None
     return tensor

@@ -15,9 +15,9 @@ class Strategy(_base.Strategy):
     """One process on one device."""
 
     def check(self) -> Iterator[str]:
-        """Require a single device: others would be idle."""
+        """Require a single device, since others would be idle."""
         if self.cell.hardware.devices * self.cell.hardware.nodes != 1:
             yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """Do nothing: one process waits for no other."""
+        """Register nothing, since a single process waits for no other."""

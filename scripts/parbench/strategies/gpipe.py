@@ -1,4 +1,4 @@
-"""GPipe (Huang et al. 2019) with torchgpipe: stages on devices, micro-batches in a pipeline."""
+"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, micro-batches in a pipeline."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ class Strategy(_base.Strategy):
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "balance": {
-            "description": "stages on each device: [2] two on one device, [1, 1] one on each "
-            "of two",
+            "description": "number of stages on each device: [2] puts two on one device, [1, 1] "
+            "one on each of two",
             "type": "array",
             "items": {"type": "integer", "minimum": 1},
             "minItems": 1,
         },
         "chunks": {
-            "description": "most micro-batches per batch, all of one size but the last "
-            "(torch.chunk)",
+            "description": "largest number of micro-batches per batch, all of one size except the "
+            "last (torch.chunk)",
             "type": "integer",
             "minimum": 1,
             "default": 4,
         },
         "checkpoint": {
-            "description": "micro-batches whose activations are computed again in the backward "
-            "pass",
+            "description": "which micro-batches recompute their activations in the backward pass",
             "enum": ["never", "except_last", "always"],
             "default": "except_last",
         },
         "deferred_batch_norm": {
-            "description": "update BatchNorm's running statistics once a batch, not once a "
+            "description": "update BatchNorm's running statistics once per batch, not per "
             "micro-batch",
             "type": "boolean",
             "default": False,
@@ -62,10 +61,10 @@ class Strategy(_base.Strategy):
 
     @property
     def batch_norm_scope(self) -> str:
-        """Each micro-batch, whose forward pass updates running statistics, also when it is computed
-        again, unless they are deferred to the end of a batch."""
+        """A description: each micro-batch, and how often its forward passes, recomputed ones
+        included, update running statistics, unless they are deferred to the end of a batch."""
         chunks, batch = self.micro_batches, self.cell.training.global_batch
-        made = math.ceil(batch / math.ceil(batch / chunks))  # by torch.chunk
+        made = math.ceil(batch / math.ceil(batch / chunks))  # by torch.chunk, which may make fewer
         scope = super().batch_norm_scope if chunks == 1 else "each micro-batch"
         if self.options["deferred_batch_norm"]:
             return f"{scope}, running statistics of whole batches"
@@ -76,13 +75,13 @@ class Strategy(_base.Strategy):
 
     @property
     def equal_batch_norm(self) -> bool:
-        """Whether each batch is whole and updates running statistics once, as in torch."""
+        """Whether batches are not divided and update running statistics once, as in torch."""
         again = self.options["checkpoint"] == "always" or self.options["deferred_batch_norm"]
         return super().equal_batch_norm and not again
 
     @property
     def pipeline_bound(self) -> float | None:
-        """The bound: m equal micro-batches take m + n - 1 turns on n devices, and m * n on one.
+        """The upper bound: m equal micro-batches take m + n - 1 turns on n devices, m * n on one.
 
         None if nothing overlaps: on one device, and on CPU devices, which share one worker.
         """
@@ -92,7 +91,8 @@ class Strategy(_base.Strategy):
         return self.micro_batches * devices / (self.micro_batches + devices - 1)
 
     def check(self) -> Iterator[str]:
-        """Require one node, a balance that fits its devices, and what torchgpipe supports."""
+        """Require one node, a balance that fits its devices, and settings that torchgpipe
+        supports."""
         balance, hardware = self.options["balance"], self.cell.hardware
         if hardware.nodes != 1:
             yield f"torchgpipe works within one node, not {hardware.nodes}; choose nodes: 1"
@@ -116,7 +116,8 @@ class Strategy(_base.Strategy):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield both placements of two stages, whole and cut batches, all checkpoint modes."""
+        """Yield both placements of two stages, whole and divided batches, and all checkpoint
+        modes."""
         for balance in ([2], [1, 1]):
             for checkpoint in cls.OPTIONS["checkpoint"]["enum"]:
                 for chunks in (1, 2, 4, 8):
@@ -125,7 +126,8 @@ class Strategy(_base.Strategy):
                 yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
 
     def notes(self) -> dict[str, str]:
-        """Note that CPU devices share one worker, so that speedups say nothing about a pipeline."""
+        """Return a note that CPU devices share one worker, so speedups say nothing about a
+        pipeline."""
         if self.cell.hardware.device == "cpu" and self.cell.hardware.devices > 1:
             return dict.fromkeys(
                 ("speedup", "throughput_ratio", "parallel_efficiency"),
@@ -139,7 +141,8 @@ class Strategy(_base.Strategy):
         self.devices = [self.device(index) for index in range(self.cell.hardware.devices)]
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """Place the stages by the balance; input is on the first device, output on the last."""
+        """Return the model with stages placed by the balance, input on the first device, output on
+        the last."""
         from torchgpipe import GPipe
         from torchgpipe.batchnorm import DeferredBatchNorm
 
@@ -147,7 +150,7 @@ class Strategy(_base.Strategy):
         deferred = [layer for layer in model.modules() if isinstance(layer, DeferredBatchNorm)]
 
         def count(model: GPipe, inputs: tuple[torch.Tensor]) -> None:
-            """Tell how many micro-batches end a batch: of 9 samples in 4, torch.chunk makes 3."""
+            """Set how many micro-batches a batch has: torch.chunk makes 3, not 4, of 9 samples."""
             number = len(inputs[0].chunk(self.micro_batches))
             for layer in deferred:
                 layer.chunks = number
@@ -156,6 +159,6 @@ class Strategy(_base.Strategy):
         return model
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
-        """Watch each partition on its device; on CPU, all belong to one worker."""
+        """Register each partition with its device; on CPU, all belong to one worker."""
         for partition, device in zip(model.partitions, model.devices, strict=True):
             phases.watch_stage(partition, device)

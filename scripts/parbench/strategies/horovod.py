@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from parbench.software import Software
 
-# Seconds that Gloo waits for another rank: a day, since a side of a pair is stopped for as long as
-# the other one's turn lasts. Who hangs is named by the launcher, long before.
+# Seconds that Gloo waits for another rank: a day, since a side of a pair is stopped while the other
+# one has its turn. The launcher names a rank that hangs long before.
 PATIENCE = 86_400
 
 
@@ -30,7 +30,7 @@ class Strategy(_data_parallel.DataParallel):
     }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "compression": {
-            "description": "gradients cross the network as float32 (none) or float16 (fp16)",
+            "description": "gradients are sent as float32 (none) or float16 (fp16)",
             "enum": ["none", "fp16"],
             "default": "none",
         },
@@ -41,8 +41,8 @@ class Strategy(_data_parallel.DataParallel):
             "default": 128,
         },
         "cycle_time_ms": {
-            "description": "how often Horovod's thread looks for gradients to average, in ms; on "
-            "CPU devices looking takes time from training",
+            "description": "interval at which Horovod's thread checks for gradients to average, in "
+            "ms; on CPU devices checks take time from training",
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 1,
@@ -51,7 +51,8 @@ class Strategy(_data_parallel.DataParallel):
     }
 
     def check(self) -> Iterator[str]:
-        """Reject fusion in deterministic mode: timing orders the sums of three or more ranks."""
+        """Reject fusion in deterministic mode, where timing would change sums of three ranks or
+        more."""
         ranks, threshold = self.data_parallel_size, self.options["fusion_threshold_mb"]
         if self.cell.training.mode == "deterministic" and ranks > 2 and threshold > 0:
             yield (
@@ -67,7 +68,8 @@ class Strategy(_data_parallel.DataParallel):
         return "gradients are rounded to float16 (compression fp16)" if rounded else None
 
     def unavailable(self, software: Software) -> str | None:
-        """Return why Horovod, or its NCCL for GPUs, is missing, in the compiler's words."""
+        """Return why Horovod, or its NCCL for GPUs, is missing, quoting the compiler; None if it is
+        not."""
         reason = software.without_horovod()
         if reason is None and self.cell.hardware.device == "cuda":
             reason = software.without_nccl()
@@ -97,9 +99,9 @@ class Strategy(_data_parallel.DataParallel):
             torch.cuda.set_device(self.devices[0])
 
     def _place(self) -> dict[str, str]:
-        """Return the variables with this rank's place in the job, as horovodrun sets them.
+        """Return the variables for this rank's place in the job, as horovodrun sets them.
 
-        The first rank serves the rendezvous with which Gloo's ranks find each other.
+        The first rank serves the rendezvous through which Gloo's ranks find each other.
         """
         _rendezvous.next_rendezvous()
         run, rank, size = self.cell.run, _rendezvous.rank(), _rendezvous.world_size()
@@ -149,7 +151,7 @@ class Strategy(_data_parallel.DataParallel):
         )
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """Count as exchange: a step's wait for all averages, after the backward pass."""
+        """Count as exchange the wait for all averages in a step, after the backward pass."""
         optimizer.synchronize = phases.exchanging(optimizer.synchronize)
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
@@ -178,7 +180,7 @@ class Strategy(_data_parallel.DataParallel):
             hvd.broadcast_(buffer, root_rank=0, name=f"buffer.{index}")
 
     def close(self) -> None:
-        """Leave the job."""
+        """Shut Horovod down on this rank."""
         import horovod.torch as hvd
 
         hvd.shutdown()
@@ -187,7 +189,7 @@ class Strategy(_data_parallel.DataParallel):
 def _serve(address: str, nodes: int, each: int) -> int:
     """Serve the rendezvous of ``nodes`` * ``each`` ranks until this process ends; return its port.
 
-    Like Horovod's own RendezvousServer, which however listens on all networks.
+    Unlike Horovod's own RendezvousServer, it listens on one network only.
     """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer

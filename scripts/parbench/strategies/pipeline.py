@@ -1,5 +1,5 @@
-"""A pipeline over processes (torch.distributed.pipelining): one stage per rank or several, and
-micro-batches by the schedule of GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019, interleaved
+"""A pipeline over processes (torch.distributed.pipelining): one or more stages per rank, and
+micro-batches in the schedule of GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019, interleaved
 2021) or ZB-V (Qi et al. 2024).
 """
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Strategy(_process_group.ProcessGroup):
-    """One rank of a process group, with its stage of the model."""
+    """One rank of a process group, with its stages of the model."""
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "schedule": {
-            "description": "gpipe: all forward passes, then all backward passes; 1f1b: in turn, so "
-            "that a stage holds activations of no more micro-batches than there are stages; zbv: "
-            "as 1f1b, and a rank computes its weights' gradients when it would wait for others",
+            "description": "gpipe: all forward passes, then all backward passes; 1f1b: in turn, "
+            "so that a stage holds activations of no more micro-batches than there are stages; "
+            "zbv: like 1f1b, but ranks compute weights' gradients while they would else wait",
             "enum": ["gpipe", "1f1b", "zbv"],
             "default": "1f1b",
         },
@@ -35,8 +35,8 @@ class Strategy(_process_group.ProcessGroup):
             "default": 4,
         },
         "stages_per_rank": {
-            "description": "stages of each rank: every n-th of the model on n ranks, with zbv one "
-            "from each end; with 1f1b, several are interleaved 1F1B",
+            "description": "number of stages per rank: every n-th of the model on n ranks, with "
+            "zbv one from each end; 1f1b with several is interleaved 1F1B",
             "type": "integer",
             "minimum": 1,
             "default": 1,
@@ -48,7 +48,7 @@ class Strategy(_process_group.ProcessGroup):
         "memory_format": "a pipeline's stages send each other contiguous tensors",
         "gradient_accumulation": "a pipeline has its own micro-batches (chunks)",
     }
-    LEAST_TORCH = "2.10"  # the first whose schedules need not return outputs (return_outputs)
+    LEAST_TORCH = "2.10"  # the first with return_outputs=False for schedules
 
     @property
     def micro_batches(self) -> int:
@@ -62,7 +62,7 @@ class Strategy(_process_group.ProcessGroup):
 
     @property
     def _ranks(self) -> int:
-        """The number of ranks, which the plan knows before ``setup``."""
+        """The number of ranks, known to the plan before ``setup``."""
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
@@ -75,11 +75,11 @@ class Strategy(_process_group.ProcessGroup):
 
     @property
     def pipeline_bound(self) -> float:
-        """The bound: m equal micro-batches take m * v * n turns on one device, for v stages on each
-        of n ranks.
+        """The upper bound on the speedup: m equal micro-batches take m * v * n turns on one device,
+        for v stages on each of n ranks.
 
         A rank is idle until the first micro-batch arrives, and the last stage until it has passed
-        all others. With zbv, it can be busy with weights instead.
+        all others. With zbv, it can compute gradients of weights instead.
         """
         m, n, v = self.micro_batches, self._ranks, self.options["stages_per_rank"]
         if self.options["schedule"] == "zbv":
@@ -87,16 +87,17 @@ class Strategy(_process_group.ProcessGroup):
         return m * v * n / max(m * v + n - 1, v * n + m - 1)
 
     def interleaves(self, micro_batches: int) -> bool:
-        """Return whether torch's interleaved 1F1B takes that many micro-batches."""
+        """Return whether torch's interleaved 1F1B accepts that number of micro-batches."""
         return micro_batches % max(1, micro_batches // self._ranks) == 0
 
     def least_torch(self) -> str | None:
-        """Return 2.15, as tested, for several stages a rank: before, zbv's weights went wrong."""
+        """Return 2.15, the tested version, for several stages per rank: earlier zbv gives wrong
+        weights."""
         return "2.15" if self.options["stages_per_rank"] > 1 else super().least_torch()
 
     def check(self) -> Iterator[str]:
-        """Require two ranks, which exchange nothing but activations and their gradients, and
-        options that go together."""
+        """Require two ranks, settings for which exchanging activations and their gradients
+        suffices, and options that go together."""
         training, each = self.cell.training, self.options["stages_per_rank"]
         schedule, chunks = self.options["schedule"], self.micro_batches
         if self._ranks < 2:
@@ -134,7 +135,7 @@ class Strategy(_process_group.ProcessGroup):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield all schedules, with fewer micro-batches than stages, as many, and more."""
+        """Yield all schedules, with fewer and more micro-batches than stages, and equally many."""
         for schedule in ("gpipe", "1f1b"):
             for chunks in (1, 2, 4, 8):
                 yield 2, {"schedule": schedule, "chunks": chunks}
@@ -144,7 +145,7 @@ class Strategy(_process_group.ProcessGroup):
 
     @property
     def takes_images(self) -> bool:
-        """Whether this is the first rank: the others receive activations."""
+        """Whether this is the first rank, since the others receive activations."""
         return self.rank == 0
 
     @property
@@ -168,8 +169,8 @@ class Strategy(_process_group.ProcessGroup):
         )
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
-        """Count as exchange: a rank's waits for messages between micro-batches; as bubble, those
-        while another rank still computes.
+        """Count as exchange a rank's waits for messages between micro-batches, and as bubble those
+        waits during which another rank still computes.
         """
         from torch import distributed
 
@@ -184,19 +185,19 @@ class Strategy(_process_group.ProcessGroup):
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """Compute gradients from the first stage's images and the last's labels, unscaled."""
+        """Compute gradients from the first stage's images and the last stage's labels, unscaled."""
         return model.train_batch(images, labels, loss)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of all ranks, from the first stage to the last.
 
-        Sent as a safetensors file, since torch would pickle anything but a tensor.
+        They are sent as a safetensors file, since torch would pickle anything but a tensor.
         """
         import torch
         from safetensors.torch import load, save
         from torch import distributed
 
-        # Numbered, since safetensors files have an order of their own.
+        # Numbered, since safetensors does not keep the order of tensors.
         numbered = {
             f"{number:06}.{name}": value.detach().cpu().contiguous()
             for number, (name, value) in enumerate(tensors.items())

@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 class Strategy(_base.Strategy):
-    """One process, the driver; Python workers of executors predict.
+    """One process, the driver, for which the Python workers of executors predict.
 
-    The device's threads are the total cores of all executors.
+    The device's threads are the total number of cores of all executors.
     """
 
     IMAGE = TEXT_IMAGE = "spark"
     ENGINE = "spark_inference"
     REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
-        TUNING, "Spark's workers predict by a plain copy of the model"
+        TUNING, "Spark's workers predict with a plain copy of the model"
     )
     OPTIONS: ClassVar[dict[str, dict]] = {
         "cluster": {
             "type": "boolean",
             "default": False,
-            "description": "whether executors are those of the cluster spark.master of "
-            "config.yaml; else this process holds one (local[cores])",
+            "description": "whether to use executors of the cluster that spark.master in "
+            "config.yaml names; if not, this process runs one itself (local[cores])",
         },
         "executors": {
             "type": "integer",
             "minimum": 1,
             "default": 1,
-            "description": "number of executors of the cluster, which share the cores evenly",
+            "description": "number of executors on the cluster, which divide the cores evenly",
         },
         "partitions": {
             "type": "integer",
@@ -45,7 +45,8 @@ class Strategy(_base.Strategy):
     }
 
     def check(self) -> Iterator[str]:
-        """Require trained_by, tensor input, one CPU device, and executors that divide its cores."""
+        """Require trained_by, tensor input, one CPU device, and executors that divide its cores
+        evenly."""
         hardware, executors = self.cell.hardware, self.options.get("executors", 1)
         if self.cell.trained_by is None:
             yield "spark only runs inference; set trained_by to the variant that does the training"
@@ -62,12 +63,12 @@ class Strategy(_base.Strategy):
             )
 
     def unavailable(self, software: Software) -> str | None:
-        """Return which of cluster, Spark and Java is missing; None if none is."""
+        """Return which of the cluster, Spark and Java is missing; None if none is."""
         if self.options.get("cluster") and self.cell.run.spark_master is None:
             return "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)"
         return software.without_spark()
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield nothing: no training could differ from eager training."""
+        """Yield nothing, as there is no training that could differ from eager training."""
         yield from ()

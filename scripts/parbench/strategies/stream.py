@@ -9,8 +9,8 @@ from parbench.strategies import spark
 
 
 class Strategy(spark.Strategy):
-    """One process that starts, on this machine, a producer of images and the driver of a streaming
-    query, and counts the results."""
+    """One process, which starts a producer of images and the driver of a streaming query on this
+    machine, and counts the results."""
 
     ENGINE = "stream_inference"
     TURNS = None
@@ -29,8 +29,9 @@ class Strategy(spark.Strategy):
         "coordinated": {
             "type": "boolean",
             "default": True,
-            "description": "images enter by a rename, and results are read by Spark's own log; "
-            "false: they are written in place, and all files of results are read",
+            "description": "true: images are renamed into the watched folder, and only results in "
+            "Spark's log are read; false: images are written in place, and all result files "
+            "are read",
         },
         "write_seconds": {
             "type": "number",
@@ -42,19 +43,19 @@ class Strategy(spark.Strategy):
             "type": "integer",
             "minimum": 0,
             "default": 0,
-            "description": "how often the driver, an executor or a worker is killed (SIGKILL), at "
-            "random moments; images come until all have been",
+            "description": "number of times that the driver, an executor or a worker is killed "
+            "(SIGKILL) at random moments; images arrive until the last kill",
         },
         "broken": {
             "type": "integer",
             "minimum": 0,
             "default": 0,
-            "description": "number of files among the images that are not images",
+            "description": "number of files that are not images, sent among the images",
         },
     }
 
     def check(self) -> Iterator[str]:
-        """Reject text models: the files hold images."""
+        """Reject text models, since the files hold images."""
         yield from super().check()
         if self.cell.training.max_length is not None:
             yield "a stream sends images; choose another model, or strategy spark for texts"

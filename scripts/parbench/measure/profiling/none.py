@@ -1,4 +1,4 @@
-"""No profiler: used by timed cells."""
+"""The profiler of timed cells, which records nothing."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ class Profile:
         """Nothing to clean up."""
 
     def phase(self, name: str) -> AbstractContextManager:
-        """Return a context for the phase ``name``: within the loop's clock ``other`` (all), and
-        inside that ``compute`` (a step's forward and backward pass), ``input``, ``update`` (by the
-        optimizer) and ``exchange`` (with other ranks); outside, ``inference`` (a test batch).
+        """Return a context for the phase ``name``.
+
+        While the loop's clock runs, ``other`` is open, and within it ``compute`` (a step's forward
+        and backward pass), ``input``, ``update`` (by the optimizer) or ``exchange`` (with other
+        ranks). While the clock is stopped, ``inference`` (a test batch) may be open.
         """
         return NOTHING
 
     def add_stretch(self, own: float, slowest: float) -> None:
-        """Account for a stretch when the clock stops, at an epoch's end or a checkpoint: seconds of
-        this rank, and of the slowest one, which count.
+        """Record the time since the clock started, called when it stops at an epoch's end or for a
+        checkpoint: the seconds of this rank (``own``) and of the ``slowest``, which count.
         """
 
     def state(self) -> Any:
-        """Return what a checkpoint stores of the profile, of all ranks, as JSON."""
+        """Return what a checkpoint stores of the profile of all ranks, as JSON."""
         return None
 
     def resume(self, state: Any) -> None:

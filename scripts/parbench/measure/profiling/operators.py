@@ -1,4 +1,4 @@
-"""Time by operator in some steps of training and of inference, by torch.profiler.
+"""Profile a few steps of training and of inference by operator, with torch.profiler.
 
 Only rank 0's process is profiled. Warm-up precedes both parts, so that neither includes first
 allocations or the choice of kernels.
@@ -13,7 +13,7 @@ from typing import Any
 from parbench.measure import clocks
 from parbench.measure.profiling import none
 
-STEPS = 5  # of training, or batches of inference
+STEPS = 5  # training steps, or batches of inference
 KEPT = 40  # operators per part: those with the largest self time by either clock
 
 
@@ -21,9 +21,10 @@ PARTS = ("training", "inference")
 
 
 class Profile(none.Profile):
-    """Records the first ``STEPS`` steps of training, and as many batches of the last evaluation.
+    """Record the first ``STEPS`` steps of training, and as many batches of the last evaluation.
 
-    A part may end sooner, with an epoch or test set or at a checkpoint: it reports its steps.
+    A part ends sooner if its epoch or test set ends or a checkpoint is due; it reports how many
+    steps it has.
     """
 
     def __init__(self, run: Any):
@@ -34,7 +35,7 @@ class Profile(none.Profile):
         self._steps = 0
 
     def __enter__(self) -> Profile:
-        """Start recording steps: warm-up is over."""
+        """Begin to record steps, as warm-up is over."""
         self._timed = True
         return self
 
@@ -62,7 +63,7 @@ class Profile(none.Profile):
             self._end(part)
 
     def add_stretch(self, own: float, slowest: float) -> None:
-        """End the training part: no step spans two epochs or a checkpoint."""
+        """End the training part, so that no recording spans two epochs or a checkpoint."""
         self._end("training")
 
     def _begin(self) -> None:

@@ -1,8 +1,8 @@
-"""Time by phase of the epochs: input, compute, communication, waiting, bubble.
+"""Divide the time of epochs into phases: input, compute, communication, waiting, bubble.
 
 All time within the loop's clock belongs to the innermost open phase, so that a rank's phases sum to
-the clock's seconds. Between phases the clock is read after the device has finished its work: this
-slows a profiled run, so it is kept apart from timed runs.
+the clock's seconds. Between phases the clock is read after the device has finished its work. This
+slows a profiled run, which is therefore kept apart from timed runs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
 EXCHANGE = "exchange"
 
-Interval = tuple[float, float]  # begin and end, in seconds by this machine's clock
+Interval = tuple[float, float]  # begin and end, in seconds of this machine's clock
 
 
 def clock() -> float:
-    """Return seconds by a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
+    """Return the seconds of a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
     return time.perf_counter()
 
 
 class Profile(none.Profile):
-    """Seconds by phase, of this rank and finally of all.
+    """Measure seconds by phase, of this rank and, in the result, of all ranks.
 
-    A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``,
-    ``exchanging_in``, or ``enter("exchange")`` once only the exchange is left), whether its ranks
-    work ``in_turns``, and the stages of a pipeline within one process (``watch_stage``).
+    A strategy's ``watch`` reports what only the strategy knows: which functions exchange data with
+    other ranks (``exchanging``, ``exchanging_in``, or ``enter("exchange")`` once only the exchange
+    is left), whether its ranks work ``in_turns``, and the stages of a pipeline within one process
+    (``watch_stage``).
     """
 
     def __init__(self, run: Any):
@@ -43,9 +44,9 @@ class Profile(none.Profile):
         # Clocks of different machines are not comparable: with several, lateness is unknown.
         self.one_machine = run.cell.hardware.nodes == 1
         self.in_turns = False  # ranks wait for each other by design: the wait is a bubble
-        self._open: list[tuple[str, float]] = []  # phases and their begin; innermost last
+        self._open: list[tuple[str, float]] = []  # open phases and when they began; innermost last
         self._since = 0.0
-        self._total: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # of settled stretches
+        self._total: dict[str, float] = dict.fromkeys(PHASES, 0.0)  # until the clock stopped last
         self._busy: dict[str, list[Interval]] = defaultdict(list)  # by pipeline device
         self._put_back = ExitStack()
         run.strategy.watch(self, run.model, run.optimizer)
@@ -56,14 +57,14 @@ class Profile(none.Profile):
         for busy in self._busy.values():
             busy.clear()
 
-    # ------------------------------------------------------------ what the loop tells
+    # ------------------------------------------------------------ called by the loop
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Open the phase ``name``; when it ends, all phases entered within it end, too."""
         depth = len(self._open)
         if depth == 0:
-            self._forget()  # time outside of the clock: warm-up, evaluation
+            self._forget()  # drop time while the clock was stopped: warm-up, evaluation
         self.enter(name)
         try:
             yield
@@ -78,12 +79,13 @@ class Profile(none.Profile):
         self._open.append((name, self._charge()))
 
     def exchanging(self, function: Callable) -> Callable:
-        """Wrap ``function``, which communicates with other ranks, in an exchange; a call within an
-        exchange is a part of that one.
+        """Return ``function``, which communicates with other ranks, wrapped in the phase exchange.
+
+        A call within an exchange is part of that exchange.
         """
 
         def exchanged(*given: Any, **named: Any) -> Any:
-            # Calls outside of the clock do not count.
+            # Calls while the clock is stopped do not count.
             if not self._open or any(name == EXCHANGE for name, _ in self._open):
                 return function(*given, **named)
             with self.phase(EXCHANGE):
@@ -98,11 +100,11 @@ class Profile(none.Profile):
         self._put_back.callback(setattr, module, name, function)
 
     def __exit__(self, *exception: object) -> None:
-        """Restore the libraries' functions."""
+        """Restore the functions that ``exchanging_in`` replaced."""
         self._put_back.close()
 
     def _charge(self) -> float:
-        """Add the time since the last call to the innermost phase; return the time now."""
+        """Add the time since the last call to the innermost phase; return the current time."""
         for device in self.run.strategy.devices:
             wait_for(device)
         now = clock()
@@ -112,7 +114,7 @@ class Profile(none.Profile):
         return now
 
     def add_stretch(self, own: float, slowest: float) -> None:
-        """Add the seconds of a stretch by phase; ``PHASES`` sum to ``slowest``."""
+        """Add the seconds by phase since the clock started; ``PHASES`` sum to ``slowest``."""
         seconds, charged = self._seconds, sum(self._seconds.values())
         exchange = seconds[EXCHANGE] + slowest - own  # including the wait for the slowest
         late, final_wait = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
@@ -130,8 +132,8 @@ class Profile(none.Profile):
             self._total[name] += value
 
     def _late(self) -> float:
-        """Return the seconds of exchanges spent waiting for a rank that still works."""
-        # Padded for one message of equal length: some ranks have more neighbours than others.
+        """Return the seconds that exchanges spent waiting for a rank that was still computing."""
+        # Padded so that all messages have the same length: some ranks have more neighbours.
         most = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
         spans = [*self._exchanges, *[(0.0, 0.0)] * (most - len(self._exchanges))]
         if not spans:
@@ -142,7 +144,7 @@ class Profile(none.Profile):
             return covered(spans) - together(ranks)
         return waited(spans, [[begun for begun, _ in rank] for rank in ranks])
 
-    # ------------------------------------------------------------ what a pipeline tells
+    # ------------------------------------------------------------ called by a pipeline
 
     def watch_stage(self, stage: nn.Module, device: torch.device) -> None:
         """Record when ``device`` is busy with ``stage``, forward and backward.
@@ -177,7 +179,7 @@ class Profile(none.Profile):
                 layer.register_forward_hook(took)
         stage.register_forward_hook(end)
 
-    # ------------------------------------------------------------ what is kept and told
+    # ------------------------------------------------------------ checkpoints and results
 
     def state(self) -> Any:
         """Return the seconds by rank and phase."""
@@ -200,9 +202,9 @@ class Profile(none.Profile):
 
 
 class Span:
-    """When ``device`` began and ended a task; each end adds an interval to ``kept``.
+    """Record when ``device`` began and ended a task; each end adds an interval to ``kept``.
 
-    Its methods are hooks: they accept a hook's arguments and change nothing.
+    Its methods serve as hooks of modules and tensors: they accept any arguments and return None.
     """
 
     def __init__(self, device: torch.device, kept: list[Interval]):
@@ -210,7 +212,7 @@ class Span:
         self._begun = float("nan")
 
     def begin(self, *given: Any) -> None:
-        """Record the begin."""
+        """Record that the task has begun."""
         wait_for(self._device)
         self._begun = clock()
 

@@ -1,4 +1,4 @@
-"""Time by operator in training steps only, including the optimizer's step."""
+"""Profile training steps by operator, including the optimizer's step, but no inference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parbench.measure.profiling import none, operators
 
 
 class Profile(operators.Profile):
-    """Like ``operators``, without inference, for comparison with a published training step."""
+    """Record as ``operators`` does, but no inference, to compare with a published training step."""
 
     def phase(self, name: str) -> AbstractContextManager:
         """Profile training steps only."""
