@@ -83,7 +83,7 @@ def test_contenders_go_there_and_back_after_an_unmeasured_turn():
 
 def test_a_row_has_the_interval_and_reading_of_every_verdict():
     few = timing.ratio("speed", [(2.0, 2.0)] * 3, [(1.0, 1.0)] * 3)
-    assert timing.line(few) == "  speed: 2 x (n=3), undecided: 3 pairs, and 4 are the fewest"
+    assert timing.line(few) == "  speed: 2 x (n=3), undecided: 3 pairs, but at least 4 are needed"
     values = [(2.0, 2.1), (2.0, 2.0), (2.1, 2.0), (2.0, 2.0)]
     row = timing.ratio("speed", values, [(1.0, 1.0)] * 4)
     expected = sequential.interval(math.log(sum(pair) / 2) for pair in values)

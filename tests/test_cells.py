@@ -357,7 +357,7 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     )
     assert forecast(trained.plan, []) == []
     assert forecast(trained.plan, names[:1], 3)[-1] == (
-        "`make report` measures further what is undecided then, for at most 3 minutes "
+        "`make report` then keeps measuring what is undecided, for at most 3 minutes "
         "(budget_minutes)"
     )
 

@@ -167,13 +167,13 @@ def test_what_is_lacking_is_said():
     for groups in ((EAGER,), (EAGER, group("ddp", CPU2, training={"learning_rate": 0.5}))):
         made = judged(FASTER, *groups)
         assert (made.verdict, made.reason) == (terms.NOT_TESTED, "no cells")
-    assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this only",)
+    assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ only in this",)
     alone = judged(FASTER, EAGER, group("ddp", CPU2))
     assert (alone.verdict, alone.reason) == (terms.NOT_TESTED, terms.NO_PAIR)
     derived = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="speedup")
     (one,) = judged(derived, EAGER, group("ddp", CPU2)).comparisons
     assert one.reasons == (
-        "no cell measures speedup, which is of two cells; name what each side has, such as "
+        "no cell measures speedup, which compares two cells; name what each side has, such as "
         "train_seconds, total_seconds, epoch_seconds, samples_per_second",
     )
     untested = judged({"needs": "a meter of what is sent"}, EAGER)
@@ -714,7 +714,7 @@ VOUCHED = (1.001, 0.999, 1.001, 0.999)
             turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED).model_copy(
                 update={"scaled": ["epochs 1 instead of 50"]}
             ),
-            "of a scaled copy",
+            "from a scaled copy",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     (results / "report.json").write_text(json.dumps({"studies": studies}))
     main(["evidence", "write"])
     told = capsys.readouterr()
-    assert "note: elsewhere: nothing of it runs on this machine" in told.err
+    assert "note: elsewhere: none of its cells runs on this machine" in told.err
     assert "constructed-constructed-x2-2030-01-04.json  37 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
     with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 37 cells are not measured"):

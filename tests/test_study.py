@@ -325,7 +325,7 @@ def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
     asked = "a difference above 0, published 0.02 or more"
     assert f"- test_accuracy; strategy eager, augment true; {both}: {asked}" in lines
     assert "own-claim: All sorts of things. (0 of 3 comparisons can be decided here)" in lines
-    of_two = "no cell measures speedup, which is of two cells; name what each side has, such as"
+    of_two = "no cell measures speedup, which compares two cells; name what each side has, such as"
     assert any(f"not measured: {of_two} train_seconds, " in line for line in lines)
 
 
@@ -344,7 +344,7 @@ def test_data_that_are_not_there_are_told_before_anything_runs(previewed, tmp_pa
     lines = previewed("own-cpu", datasets={"mine": here})
     assert f"mine: {tmp_path}" in lines
     lines = previewed("own-cpu", datasets={"mine": here | {"path": f"{tmp_path}/none"}})
-    assert f"mine: {tmp_path}/none is not there, and no cell runs without it" in lines
+    assert f"mine: {tmp_path}/none does not exist, and no cell runs without it" in lines
     # A study without a source has nothing to differ from, or to stand beside.
     assert not any("source" in line or "Published" in line for line in lines)
 

@@ -139,7 +139,7 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert result["environment"] == {"KEY": "a value"}
     # One restart says nothing: no ratio, but what it takes.
     assert result["ratio"] is None
-    assert "\nother beside <plain>: undecided: 1 restart, and 4 are the fewest" in done.stdout
+    assert "\nother beside <plain>: undecided: 1 restart, but at least 4 are needed" in done.stdout
     assert (
         "which is more than is left of --minutes 5; the 8 restarts that decide take --minutes "
         in done.stdout
@@ -191,7 +191,7 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
     pairs = found[0].restart.pairs
     disturbed = f"{pairs} of {pairs} pairs of slices disturbed by other programs"
-    assert result.sentence.endswith(f"4 are the fewest; {disturbed}")
+    assert result.sentence.endswith(f"at least 4 are needed; {disturbed}")
 
 
 def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:

@@ -33,8 +33,8 @@ from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
 NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
-NO_CELLS = "no cells"  # of a study, that a part is about
-# Of a part's comparisons that are not judged, the word for the part is the first of these.
+NO_CELLS = "no cells"  # the study has none that a part is about
+# If none of a part's comparisons is judged, the part gets the first of these words that any has.
 GRAVEST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
 
 
@@ -44,7 +44,7 @@ class JudgedPart:
 
     test: ClaimTest
     comparisons: tuple[Comparison, ...]
-    denied: bool = False  # by the source's own numbers
+    denied: bool = False  # whether the source's own numbers contradict the part
 
     @cached_property
     def judged(self) -> list[Comparison]:
@@ -53,8 +53,8 @@ class JudgedPart:
 
     @property
     def is_impossible(self) -> bool:
-        """Whether the source's own devices cannot give what it states, or its own numbers deny it,
-        whatever is measured."""
+        """Whether the part is impossible whatever is measured: it is beyond the source's own
+        devices, or the source's own numbers contradict it."""
         if self.denied:
             return True
         sizes = [size if size >= 1 else 1 / size for size in self.test.sizes]
@@ -77,20 +77,20 @@ class JudgedPart:
 
     @property
     def size(self) -> str:
-        """The size against the published one; empty if no comparison has both."""
+        """The measured size compared with the published one; empty if no comparison has both."""
         sizes = {each.size for each in self.judged} - {""}
         order = (terms.SMALLER, terms.LARGER, terms.NOT_TOLD_APART, terms.CANNOT_BE_SHOWN)
         return next((word for word in (*order, terms.AS_PUBLISHED) if word in sizes), "")
 
     @property
     def lacks(self) -> list[str]:
-        """What each comparison lacks to be measured, in a few words: ``needs 2x A100``; empty if
-        nothing. A part that is impossible as stated lacks only that."""
+        """What keeps each comparison from being measured, in a few words: ``needs 2x A100``; empty
+        if nothing does. For a part that is impossible as stated, only that."""
         return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
 
     @property
     def lack(self) -> str:
-        """What it lacks if none of its comparisons was measured; empty if any was."""
+        """What keeps the part from being measured; empty if any of its comparisons was measured."""
         found = [each for each in self.lacks if each]
         return found[0] if len(found) == len(self.lacks) else ""
 
@@ -109,10 +109,10 @@ def _lack(each: Comparison) -> str:
 class Judged:
     """A claim with the verdict that the cells of one ``study`` give it, and its parts.
 
-    ``grade``: how near its cells are to the source's (terms.GRADES); ``machines``: the fingerprints
-    of those that ran them; ``weakness``: why the verdict is not firm, empty if it is: it would
-    stand if all claims of the report were judged as one, rests on mostly undisturbed pairs with
-    equal A/A controls, and is at the source's own scale.
+    ``grade``: how close its cells are to the source's (terms.GRADES); ``machines``: the
+    fingerprints of the machines that ran them; ``weakness``: why the verdict is not firm, empty if
+    it is. A firm verdict would not change if all claims of the report were judged as one, rests on
+    mostly undisturbed pairs with equal A/A controls, and is at the source's own scale.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Judged:
     @property
     def coverage(self) -> str:
         """How many parts, or comparisons of parts with several, were measured and what the others
-        lack: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty where it is one alone."""
+        lack: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty if there is only one."""
         total, measured = len(self.lacks), sum(not lack for lack in self.lacks)
         noun = "part" if total == len(self.parts) else "comparison"
         if measured == total:
@@ -163,7 +163,7 @@ class Judged:
     @property
     def _directions(self) -> str:
         """How many parts, or comparisons, came out how: ``4 as claimed, 2 undecided of 6 parts``;
-        empty where it is one alone, or all are undecided."""
+        empty if there is only one, or all are undecided."""
         parts = [part for part in self.parts if not part.is_impossible and part.judged]
         noun, found = "part", [part.direction for part in parts]
         if len(self.lacks) != len(self.parts):
@@ -172,14 +172,14 @@ class Judged:
         told = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
         others = f"; others: {self._others}" * any(self.lacks)
         total = len(self.lacks)
-        if set(found) == {terms.UNDECIDED}:  # as the verdict says
+        if set(found) == {terms.UNDECIDED}:  # the verdict already says so
             return ""
         return f"{told} of {total} {noun}s{others}" if total > 1 else ""
 
     @property
     def disturbance(self) -> str:
-        """How many of the pairs of slices that it rests on were disturbed, if at least half; else
-        empty."""
+        """How many of the pairs of slices behind the verdict were disturbed, if at least half were;
+        else empty."""
         parts = [part for part in self.parts if not part.is_impossible]
         ratios = (ratio for part in parts for each in part.judged for ratio in each.ratios)
         compared = {id(ratio.pair): ratio.pair for ratio in ratios if ratio.pair}.values()
@@ -207,7 +207,7 @@ class Judged:
 
     @property
     def sentence_with_reason(self) -> str:
-        """The sentence, and the reason where the sentence does not hold it."""
+        """The sentence, followed by the reason unless the sentence already contains it."""
         within = "(" in self._scoped and self.verdict in (terms.IMPOSSIBLE, terms.NOT_TESTED)
         reason = f": {self.reason}" if self.reason and not within else ""
         return "; ".join(filter(None, (self._scoped + reason, self.disturbance)))
@@ -218,10 +218,10 @@ def judge(
     studies: Collection[Rebuilt],
     found: Collection[Contradiction],
 ) -> list[Judged]:
-    """Judge the claims that each of ``studies`` tests; ``found``: the audit's findings on them.
+    """Judge the claims that each of ``studies`` tests; ``found``: the audit's findings on these.
 
-    Several studies of one source divide its claims among them: each study has those that it has
-    cells for, and the first one those that none has cells for.
+    Several studies of one source divide its claims: each study gets those that it has cells for,
+    and the first one also those that none has cells for.
     """
     by_name = {study.name: study for study in studies}
     judged: list[Judged] = []
@@ -251,7 +251,7 @@ def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradic
 
 
 def _grade(groups: Collection[Group], study: Rebuilt) -> str:
-    """Return how near ``groups`` are to what the source measured."""
+    """Return how close ``groups`` are to what the source measured (terms.GRADES)."""
     if any(group.differs or judging.scale_difference(group, study.about) for group in groups):
         return terms.SCALED_COPY
     if all(study.source.is_on_its_hardware(group) for group in groups):
@@ -263,7 +263,7 @@ def _comparisons(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     return _largest(test, study) if test.op == "largest" else of_two_groups(test, study)
 
 
-# ---------------------------------------------------------------- of each group alone
+# ---------------------------------------------------------------- one group at a time
 
 
 def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
@@ -305,20 +305,20 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
 
 
 def _largest_part(sizes: Mapping[str, float]) -> str | None:
-    """Return the part with the largest of ``sizes``, by <metric>:<part>; None without any."""
+    """Return the part with the largest of ``sizes`` (by <metric>:<part>); None if empty."""
     largest = max(sizes, key=lambda name: sizes[name], default=None)
     return largest and largest.partition(":")[2]
 
 
 def _may_measure(group: Group, metric: str) -> bool:
-    """Return whether a cell of the group can have parts of ``metric``: operators have times in
-    profiled cells alone."""
+    """Return whether cells of the group can have parts of ``metric``: only profiled cells have
+    times of operators."""
     return not is_operator(metric) or group.training.profile in PROFILED
 
 
 def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
-    """Return why a group's parts say nothing of what the source prints of its model: all of it is
-    from other kinds of devices, each of which has a clock of its own; else empty."""
+    """Return why a group's parts cannot be compared with what the source prints for its model: all
+    of that comes from other kinds of devices, each with a clock of its own; else empty."""
     printed = {
         row.hardware
         for row in study.source.rows
@@ -327,17 +327,18 @@ def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
     kinds = {{"CPU": "cpu", "MPS": "mps"}.get(name, "cuda") for name in printed}
     if not kinds or group.hardware.device in kinds:
         return ""
-    return f"the source prints {group.model} on {', '.join(sorted(printed))} only, by other clocks"
+    kinds_printed = ", ".join(sorted(printed))
+    return f"the source prints {group.model} only on {kinds_printed}, timed by other clocks"
 
 
 # ---------------------------------------------------------------- verdicts
 
 
 def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
-    """Return a claim's verdict by its parts, and what its undecided ones take."""
+    """Return a claim's verdict, given its parts, and what it takes to decide the undecided ones."""
     if all(part.is_impossible for part in parts):
         if all(part.denied for part in parts):
-            return terms.IMPOSSIBLE, "the source's own numbers deny it"
+            return terms.IMPOSSIBLE, "the source's own numbers contradict it"
         most = max(part.test.most for part in parts if not part.denied)
         return (
             terms.IMPOSSIBLE,
@@ -368,43 +369,47 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
 
 
 def _against(parts: Collection[JudgedPart]) -> str:
-    """Return what it takes until the comparisons that are against a claim refute it, each of which
-    might be so by chance among so many."""
+    """Return what it takes for the comparisons that contradict a claim to refute it: among many
+    comparisons, a single one might contradict it by chance."""
     comparisons = [each for part in parts for each in part.judged]
     takes = [
         each.measured.outlook(each.boundaries, ALPHA / len(comparisons))
         for each in comparisons
         if each.verdict in terms.REFUTED and each.measured is not None and each.boundaries
     ]
-    return f"too many comparisons for so little against it: {'; '.join(takes)}" if takes else ""
+    return (
+        f"too many comparisons for so little evidence against it: {'; '.join(takes)}"
+        if takes
+        else ""
+    )
 
 
 def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
-    """Return why a claim's verdict is not firm, among ``claims`` in a report; empty if it is."""
+    """Return why a verdict in a report of so many ``claims`` is not firm; empty if it is."""
     tested = [each for part in judged.parts for each in part.judged]
     if not tested or judged.verdict not in (terms.HOLDS, terms.HOLDS_IN_DIRECTION, terms.FAILS):
         return NOT_DECIDED
     if any(each.scaled for each in tested):
-        return "of a scaled copy"
+        return "from a scaled copy"
     if not all(each.ratios for each in tested):
-        return "of the largest part, which has no interval"
+        return "based on the largest part, which has no interval"
     timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
     if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
-        return "by pairs whose equal sides are not shown to be equal"
+        return "based on pairs whose equal sides are not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
-        return "by pairs mostly disturbed"
+        return "based on mostly disturbed pairs"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     return "not clear enough among all claims" if answer == terms.UNDECIDED else ""
 
 
 def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:
-    """Return whether equal sides of a pair's kind were equal."""
+    """Return whether the A/A controls of a pair's kind showed equal sides to be equal."""
     equal = [pair for _, pair in control_pairs(groups, *ratio.turns)]
     return bool(equal) and all(pair.is_equal for pair in equal)
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
-    """Return verdict and reason of a claim without test, which only the audit may contradict."""
+    """Return the verdict and reason of a claim without a test, which only the audit can judge."""
     own = [each for each in found if (each.study, each.check) == (claim.study, claim.finding)]
     if any(each.certainty is Certainty.CERTAIN for each in own):
         return terms.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"

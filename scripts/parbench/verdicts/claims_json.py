@@ -25,7 +25,7 @@ from parbench.words import nearest
 SCHEMA_VERSION = 2
 Json = dict[str, Any]  # an object of claims.json
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
-OPEN = (None, math.inf)  # the end of a range that has none
+OPEN = (None, math.inf)  # what ends an open range
 
 
 def record(judged: Collection[Judged]) -> Json:
@@ -128,7 +128,7 @@ def junit(made: Json) -> str:
 
 
 def shown(claim: Json) -> list[str]:
-    """Return a claim of results/claims.json as lines of text that fill a screen at most."""
+    """Return a claim of results/claims.json as lines of text that fit on one screen."""
     weakness = claim["weakness"]
     weak = "" if weakness == NOT_DECIDED else f", not firm ({weakness})"
     firm = weak if weakness else ", firm"
@@ -177,8 +177,8 @@ def _numbers(each: Json) -> str:
 
 
 def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> str:
-    """Return a number, or the ends of a range, whose last may be open, by the ``text`` of each:
-    ``1.8 to 2``, or ``1.8 or more``."""
+    """Return a number, or a range whose upper end may be open, as text: ``1.8 to 2``, or ``1.8 or
+    more``. ``text`` formats one number."""
     shown = " to ".join(text(end) for end in ends if end not in OPEN)
     return f"{shown} or more" if ends[-1] in OPEN else shown
 
@@ -191,7 +191,7 @@ def read(path: Path) -> Json:
     """Read results/claims.json. Raises ParbenchError."""
     if not path.exists():
         other = Path("results/unfinished/claims.json")
-        hint = f"; --data {other} is of the run that stopped" if other.exists() else ""
+        hint = f"; --data {other} reads the run that stopped" if other.exists() else ""
         raise ParbenchError(f"{path}: no such file; parbench report writes it{hint}")
     made = read_record(path, "claims")
     by_schema.check(made, "judged", str(path), "parbench report writes it anew")
@@ -199,7 +199,7 @@ def read(path: Path) -> Json:
 
 
 def named(made: Json, name: str, path: Path) -> list[Json]:
-    """Return the claims called ``name``, one of each study, of what ``path`` holds. Raises
+    """Return the claims named ``name``, one per study, of ``made``, which ``path`` holds. Raises
     ParbenchError if there is none."""
     if found := [claim for claim in made["claims"] if claim["name"] == name]:
         return found

@@ -36,7 +36,8 @@ GRAVITY = (
 
 
 def spread(found: Row, factor: float, form: str, unit: str = "") -> str:
-    """Return mean ± standard deviation (``93.00 ± 0.20``), the range of too few seeds, or empty."""
+    """Return mean ± standard deviation (``93.00 ± 0.20``), or the range if there are too few seeds;
+    empty without values."""
     if found.mean is None:
         return ""
     if found.too_few or found.std is None:
@@ -58,7 +59,7 @@ def closing(rows: Sequence[Row]) -> str:
 
 
 def _software(row: Row) -> str:
-    """Name the stack and the deployment, or the Python of the user's own in place of both."""
+    """Return the stack and the deployment or, in place of both, the user's own Python."""
     if row.deployment.startswith(probe.LABEL):
         return row.stack
     return f"stack {row.stack}, deployment {row.deployment}"
@@ -96,8 +97,8 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _time(time: Row) -> str:
-    """Return a training time; none of cells that shared their machine, since it would stand beside
-    speedups that were measured apart."""
+    """Return a training time; empty for cells that shared their machine, since it would appear
+    next to speedups that were measured separately."""
     return "shared" if terms.SHARED in time.reason else spread(time, 1, ".1f", " s")
 
 
@@ -110,7 +111,7 @@ def _speedup(speedup: Row) -> str:
 
 
 def _verdict_counts(rows: Mapping[str, Row]) -> str:
-    """Return what the speedup says by itself, and the gravest verdict beside published values."""
+    """Return the reading of the speedup, and the gravest of the verdicts on published values."""
     reading = rows["speedup"].reading if "speedup" in rows else ""
     gravest = _gravest(rows)
     if reading and gravest == terms.NO_PUBLISHED_VALUE:

@@ -35,7 +35,7 @@ TURNS: dict[str, Kind] = {
     "inference_seconds": "predicting",
     "inference_samples_per_second": "predicting",
 }
-# Those of them that are of a sample or an epoch: how many epochs are trained does not matter.
+# Those of them per sample or epoch, for which the number of epochs trained does not matter.
 PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 
 
@@ -43,8 +43,8 @@ PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 class Rebuilt:
     """A study of the report; it tests its source's claims and, by name, ``claims`` of others.
 
-    ``about``: the plan's study; ``means``: those of its table by (group id, metric), for metrics
-    named <metric>:<part>.
+    ``about``: the plan's study; ``means``: the means in its table of metrics named
+    <metric>:<part>, by (group id, metric).
     """
 
     name: str
@@ -66,11 +66,11 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Ratio:
-    """``metric`` of the group ``over`` divided by that of ``under``; of scores, the difference.
+    """``metric`` of the group ``over`` divided by that of ``under``; for scores, the difference.
 
     ``series``: its values, if any; ``lack``: the word for why they decide nothing, empty if they
-    do, and ``missing``: the reasons; ``pair``: set if the groups took turns; ``published``: what
-    the source's own numbers give.
+    decide, and ``missing``: the reasons; ``pair``: set if the groups took turns; ``published``:
+    the same ratio of the source's own numbers.
     """
 
     metric: str
@@ -84,7 +84,7 @@ class Ratio:
 
     @property
     def configurations(self) -> tuple[Configuration, Configuration]:
-        """Those of its sides."""
+        """The configurations of both sides."""
         return self.over.configuration, self.under.configuration
 
     @property
@@ -106,7 +106,7 @@ class Ratio:
 
 
 def always(answer: str) -> Callable[[float], str]:
-    """Return what says ``answer`` at every alpha: no interval stands behind it."""
+    """Return a function that gives ``answer`` at every alpha, for answers without an interval."""
     return lambda alpha: answer
 
 
@@ -124,9 +124,9 @@ class Comparison:
 
     ``verdict``: its direction (terms.DIRECTIONS), REPORTED, or the word for why it decides nothing;
     ``size``: how large it is against ``published`` (terms.SIZES), empty if that is not judged;
-    ``reasons``: of both. ``ratios``: one, or two that are contrasted, the first to be divided by
-    the second; none if no two groups could be compared. ``published``: a number, or the two ends of
-    a range. ``group`` and ``largest``: set if it is about the largest part in one group alone.
+    ``reasons``: the reasons for both. ``ratios``: one, or two of which the first is divided by the
+    second; none if no two groups could be compared. ``published``: a number, or the two ends of a
+    range. ``group`` and ``largest``: set if it is about the largest part in a single group.
     """
 
     study: str
@@ -157,7 +157,7 @@ class Comparison:
 
     @property
     def waits(self) -> bool:
-        """Whether it is not measured only because results are missing."""
+        """Whether missing results are the only reason why it is not measured."""
         return self.verdict == terms.NOT_MEASURED and self.reasons == (terms.NO_VALUES,)
 
     @property
@@ -189,9 +189,9 @@ def measuring(
 ) -> list[Group]:
     """Return the groups, of one model or of several together, that the metric ``name`` applies to.
 
-    Leaves out groups that are not ``about`` what is stated, instrumented groups, which run slower
-    and apart, unless these alone measure it and, for scores, groups that do only a few steps of an
-    epoch, which have none. If METRICS lacks ``name``, it applies to all others.
+    Leaves out groups that ``about`` does not select; instrumented groups, which run slower and
+    separately, unless only they measure it; and, for scores, groups that train only a few steps of
+    an epoch and therefore have none. If METRICS lacks ``name``, it applies to all other groups.
     """
     metric = METRICS.get(name)
     kept = [
@@ -215,15 +215,15 @@ def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
     for side in test.sides:
         if not any(group.configuration.is_side(side, test) for group in groups):
             return f"no cell with {side}{about}"
-    return "no two cells that differ in this only"
+    return "no two cells that differ only in this"
 
 
 def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of groups that a test compares, models and variants in the study's order.
 
     Of several with the same models and batches, only those with the most groups that have published
-    rows count: the source's own configuration, not the variants beside it. Where that was not run,
-    no other stands in for it.
+    rows count: the source's own configuration, not additional variants. Where that was not run,
+    nothing replaces it.
     """
     alike = defaultdict[tuple[str, int, str, int], list[tuple[Group, Group]]](list)
     sides = (
@@ -262,7 +262,7 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     if test.named & {"device", "gpu"}:
         del hardware["gpu_model"]
     if "device" in test.named:
-        del hardware["device"], training["tf32"]  # which processors have not
+        del hardware["device"], training["tf32"]  # which CPUs do not have
     if test.named & {"device", "cores"}:
         del hardware["threads"]
     if test.is_of_layouts:
@@ -298,19 +298,19 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
 
 
 def _of_two(metric: str) -> str:
-    """Return why no cell measures a metric that is of two cells, and what to name instead."""
+    """Return why no cell measures a metric that compares two cells, and what to name instead."""
     others = [name for names in RATIOS.get(metric, ()) for name in names if name in TURNS]
     others += ["test_accuracy"] if METRICS[metric].is_score else []
     of_each = f"; name what each side has, such as {', '.join(others)}" if others else ""
-    return f"no cell measures {metric}{', which is of two cells' * bool(others)}{of_each}"
+    return f"no cell measures {metric}{', which compares two cells' * bool(others)}{of_each}"
 
 
 def _lack(
     metric: Metric, over: Group, under: Group, pair: Compared | None, series: Series | None
 ) -> tuple[str, list[str]]:
-    """Return the word for why two groups decide nothing, and the reasons; empty if they do."""
+    """Return the word for why two groups decide nothing, and the reasons; empty if they decide."""
     sides = (over, under)
-    # In turns, whatever is trained whole.
+    # A pair counts even where the sides are not run as cells of their own.
     taken = pair is not None and (pair.restarts or pair.failed or not pair.reasons)
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
         # What hardware is needed says more than that nothing was measured.
@@ -357,7 +357,7 @@ def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | Non
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
-    """Return why the ratio of two groups is not meaningful, and what hardware it needs."""
+    """Return why the ratio of two groups is not meaningful, and what hardware it would need."""
     metrics, other_hardware = [metric], over.hardware.name != under.hardware.name
     if metric.depends_on_clock and (other_hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
@@ -371,7 +371,7 @@ def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
 
 
 def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource) -> float | None:
-    """Return what the source's own two numbers give if they are of the same hardware, or None."""
+    """Return the ratio of the source's own two numbers if both come from the same hardware."""
     ours, theirs = (source.find(group, metric) for group in (over, under))
     if ours is None or theirs is None or ours.hardware != theirs.hardware:
         return None
@@ -458,7 +458,7 @@ def _directed(made: Comparison, series: Series, test: ClaimTest, study: Rebuilt)
 def _sized(made: Comparison, series: Series, study: Rebuilt) -> Comparison:
     """Return ``made`` with the size of its ``series`` against the published one, where both are
     known."""
-    silent = (terms.REPORTED, terms.OPPOSITE)  # an opposite effect has no size of the published one
+    silent = (terms.REPORTED, terms.OPPOSITE)  # an opposite effect has no size to compare
     interval = series.interval()
     if not made.published or interval is None or made.verdict in silent:
         return made

@@ -19,7 +19,7 @@ class TimedPair:
 
     @property
     def compared(self) -> Compared:
-        """Its restarts."""
+        """The comparison, by restart."""
         return self.group.in_turns.of(self.turns)[self.baseline.id]
 
     @property
@@ -34,7 +34,7 @@ class TimedPair:
 
     def reading(self, groups: Iterable[Group], share: float) -> str:
         """Return whether the variant is faster than its baseline, slower, or equal within
-        ``share``; or why that is not known. Of equal sides, whether they are.
+        ``share``; or why that is not known. For equal sides, whether they are equal.
 
         ``groups``: those whose A/A controls count for it. Empty without restarts.
         """

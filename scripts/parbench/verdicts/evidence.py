@@ -61,11 +61,11 @@ def gather(study: str, results: Path, partial: bool = False) -> Json:
     missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
         example = f", such as {missing[0]}" if missing else ""
-        # Snakemake makes no input that is gone again as long as all that was made of it is there.
+        # Snakemake does not remake a missing input while everything made from it exists.
         fix = shlex.join(["snakemake", *plan["arguments"], "--forcerun", "table"])
         raise ParbenchError(
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
-            f"study: {fix}, or pass --partial to keep those that are, and the file names the others"
+            f"study: {fix}, or pass --partial to keep the rest; the file then names those cells"
         )
     places = {each.place for run in runs.values() for each in run.environments}
     certificate_paths = [
@@ -231,7 +231,7 @@ def plan(made: Json) -> StudyPlan:
 
 
 def _lost(group: PlannedGroup | PairGroup, left: list[str]) -> Json:
-    """Return what the plan says of a group whose cells ``left`` are missing."""
+    """Return what the plan says about a group whose cells ``left`` are missing."""
     notes = [group.note]
     if len(left) < len(group.cells):
         notes.append(f"{len(left)} of {len(group.cells)} cells {NOT_MEASURED}")
@@ -292,7 +292,7 @@ def _reported() -> list[str]:
     for name in (study["name"] for study in files.read_json(path)["studies"]):
         plan = files.read_json(RESULTS / "plan" / f"{name}.json")
         if all(group["not_run"] for group in plan["groups"]):
-            print(f"note: {name}: nothing of it runs on this machine", file=sys.stderr)
+            print(f"note: {name}: none of its cells runs on this machine", file=sys.stderr)
         else:
             runnable.append(name)
     return runnable

@@ -1,4 +1,4 @@
-"""Forecast what a run will train, how long it takes by earlier runs, and which claims it tests."""
+"""Forecast what a run will train, how long earlier runs took, and which claims it tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parbench.verdicts import evidence, plan_results
 
 def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> list[str]:
     """Return lines for the user: how many ``cells`` a run will train, how many of them again, how
-    long they take one after the other, which claims they can test, and that `make report` goes on
+    long they take one after the other, which claims they can test, and that `make report` continues
     for ``budget_minutes``. Empty without ``cells``.
     """
     if not cells:
@@ -23,7 +23,7 @@ def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> l
     retrained = sum((places.folder(cell) / "metrics.json").exists() for cell in cells)
     note = f", {retrained} of them again (`cells.py why <cell>` says why)" if retrained else ""
     further = (
-        f"`make report` measures further what is undecided then, for at most {budget_minutes:g} "
+        f"`make report` then keeps measuring what is undecided, for at most {budget_minutes:g} "
         f"minute{'s' * (budget_minutes != 1)} (budget_minutes)"
     )
     lines = [f"{count}{note}; {_hours(plan, cells)}", *_answers(plan)]
@@ -31,7 +31,8 @@ def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> l
 
 
 def _hours(plan: Plan, cells: Collection[str]) -> str:
-    """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
+    """Return how long ``cells`` take, by earlier runs of their groups on this machine or, if there
+    are none, in evidence."""
     uncounted, machines = set(cells), set[str]()
     here: list[float] = []
     elsewhere: list[tuple[float, float]] = []

@@ -29,7 +29,7 @@ Kind = Literal["training", "energy", "predicting"]
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs by the ids of their cells: of cells that train alone, and of pairs."""
+    """Runs by the ids of their cells: of cells that train by themselves, and of pairs."""
 
     alone: Mapping[str, Run]
     pairs: Mapping[str, PairRun]
@@ -43,7 +43,7 @@ class Runs:
 
     @property
     def all(self) -> dict[str, Run | PairRun]:
-        """Those of both kinds."""
+        """The runs of both kinds."""
         return {**self.alone, **self.pairs}
 
 
@@ -56,7 +56,7 @@ class InTurns:
     predicting: dict[str, Compared] = field(default_factory=dict)
 
     def of(self, kind: Kind) -> dict[str, Compared]:
-        """Return those of a kind."""
+        """Return the pairs of one kind."""
         kinds = {"training": self.training, "energy": self.energy, "predicting": self.predicting}
         return kinds[kind]
 
@@ -67,7 +67,7 @@ class Group(PlannedGroup):
     ``runs``: the runs of its cells or, for several models trained together (a group with
     ``members``), one combined run per seed that all have; ``cell_runs``: the runs of these seeds of
     all cells;
-    ``turned``: what was trained of it in restarts of pairs.
+    ``turned``: its trainings in restarts of pairs.
     """
 
     runs: tuple[Run, ...] = ()
@@ -153,7 +153,7 @@ class Group(PlannedGroup):
         return cautions
 
     def difference(self, metric: Metric) -> str:
-        """Return what it does otherwise than the source that changes ``metric``; else empty."""
+        """Return how it differs from the source in a way that changes ``metric``; empty if not."""
         return self.differs or (metric.is_score and self.scores_differ) or ""
 
     def machines(self) -> list[str]:
@@ -164,7 +164,7 @@ class Group(PlannedGroup):
 
     @property
     def trained(self) -> tuple[Trained, ...]:
-        """What was trained of it in cells or, if none was, in restarts of pairs."""
+        """Its trainings in cells or, if there are none, in restarts of pairs."""
         return tuple(each for run in self.cell_runs for each in run.trained) or self.turned
 
     def accelerators(self) -> list[str]:
@@ -175,7 +175,7 @@ class Group(PlannedGroup):
 
     @cached_property
     def configuration(self) -> Configuration:
-        """What a claim's test may name of it."""
+        """The properties by which a claim's test may select it."""
         return Configuration.of_group(self, self.accelerators())
 
     def describe_hardware(self) -> str:
@@ -198,7 +198,7 @@ class Group(PlannedGroup):
         return metric.of in ("any", "several" if self.members else "one")
 
     def series(self, metric: Metric) -> Series:
-        """Return the metric's values by seed or, if there are none, of restarts of pairs."""
+        """Return the metric's values by seed or, if there are none, by restart of pairs."""
         values = {run.cell.seed: metric.value(run) for run in self.ok if self.measures(metric)}
         measured = {number: value for number, value in values.items() if value is not None}
         if metric.read_side and not measured:
@@ -255,7 +255,7 @@ class Group(PlannedGroup):
 
 
 def rates(group: Group, baseline: Group) -> float:
-    """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
+    """Return the factor between a speedup of whole trainings and a ratio of samples per second."""
     ours, theirs = lengths_of(side.training for side in (group, baseline))
     return ours / theirs
 
@@ -275,7 +275,7 @@ def groups_of(
 ) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
-    ``others``: of whatever else is at hand, which may have run at the same time.
+    ``others``: all other known runs, which may have taken place at the same time.
     """
     in_turns, turned = _in_turns(plan, runs.pairs), _turned(plan, runs.pairs)
     every = {run.cell.id: run for run in (*others, *runs.all.values())}
@@ -307,7 +307,7 @@ def groups_of(
 def runs_in(cells: Path) -> Iterator[Run | PairRun]:
     """Yield the run of every cell and pair in the folder ``cells`` that can be read."""
     for path in sorted(cells.glob("*/metrics.json")):
-        with contextlib.suppress(ParbenchError):  # the study that it belongs to says so
+        with contextlib.suppress(ParbenchError):  # its own study reports the error
             yield records.read(path)
 
 
@@ -339,7 +339,7 @@ def _in_turns(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, 
 
 
 def _turned(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, list[Trained]]:
-    """Return what was trained in all restarts of a plan's pairs, by the id of its group."""
+    """Return the trainings in all restarts of a plan's pairs, by the id of their group."""
     ids, turned = _ids(plan), defaultdict[str, list[Trained]](list)
     for pair in plan.pairs:
         for run in (runs[cell] for cell in pair.cells if cell in runs):
@@ -369,7 +369,7 @@ def _all_trained(runs: list[Run]) -> Run:
     worst = next((run for run in runs if run.status != OK), runs[0])
     total = None
     if worst.status == OK:
-        # Average over which run is first: each cell of models trained at the same time timed all.
+        # Average over which run comes first: each cell of models trained together timed all.
         orders = ([*runs[n:], *runs[:n]] for n in range(len(runs)))
         total = statistics.fmean(map(_seconds_in_turn, orders))
     outcome = {"status": worst.status, "reason": worst.reason}
@@ -407,8 +407,8 @@ def read_runs(plan: StudyPlan, folder: str | Path) -> Runs:
 
 
 def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()) -> Series:
-    """Return a metric of the group's good runs against the baseline's, by seed: differences of
-    scores, log ratios of others, where both did the same work.
+    """Compare a metric of the group's successful runs with the baseline's, by seed: differences of
+    scores, log ratios of other metrics, where both did the same work.
 
     ``but``: keys of their work that may differ.
     """
@@ -453,7 +453,7 @@ def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
         for key in ours
         if key not in but and ours[key] != theirs[key]
     )
-    return f"not compared, for unequal work: {differences}" if differences else ""
+    return f"not compared because of unequal work: {differences}" if differences else ""
 
 
 def few_steps(steps: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Cut a plan down to the cells that are done, for a report on these."""
+"""Cut a plan down to the cells that are done, for a report on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeVar
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 
 Measured = TypeVar("Measured", PlannedGroup, PairGroup)
-# Returns what a plan says of a group's or a pair's missing cells; ``not_run`` counts only if none
-# is done.
+# Returns what a plan says about a group's or a pair's missing cells; ``not_run`` counts only if
+# none is done.
 Lost = Callable[[PlannedGroup | PairGroup, list[str]], dict[str, object]]
 
 
@@ -25,7 +25,7 @@ def cut(plan: StudyPlan, done: Collection[str], lost: Lost) -> StudyPlan:
         members = [groups[name] for name in group.members]
         common_seeds = set(members[0].seeds).intersection(*(member.seeds for member in members))
         reasons = [member.not_run for member in members if member.not_run]
-        reasons += [] if common_seeds else ["no seed of which all models are done"]
+        reasons += [] if common_seeds else ["no seed for which all models are done"]
         seeds = [seed for seed in group.seeds if seed in common_seeds] or group.seeds
         changes = {"seeds": seeds, "not_run": next(iter(reasons), None)}
         together.append(_cut(group, done, lost).model_copy(update=changes))

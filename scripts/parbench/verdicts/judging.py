@@ -18,8 +18,8 @@ NO_PAIR = "no pair (`pairs`) compares them in turns"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one number, with its reasons; ``boundaries``: what its interval has to leave
-    until the verdict is known."""
+    """The verdict on one number, with its reasons; ``boundaries``: the values that its interval
+    must exclude before the verdict is known."""
 
     word: str
     reasons: list[str]
@@ -34,7 +34,7 @@ def verdict(
     published: Published | None,
     bound: float = math.inf,
 ) -> Verdict:
-    """Return the verdict on one number of ``group``; ``study``: as the plan has it.
+    """Return the verdict on one number of ``group``; ``study``: as planned.
 
     ``series``: the number's values; ``bound``: the upper bound on a ratio.
     """
@@ -69,9 +69,9 @@ def verdict(
 def size_of_effect(
     series: Series, interval: Interval, published: tuple[float, ...], share: float
 ) -> tuple[str, tuple[float, ...]]:
-    """Return how the ratio, or difference, of a ``series`` compares with the ``published`` one, or
-    with a range of two, by its ``interval``; and the boundaries that this has to leave, if it is
-    not known.
+    """Return how the ratio, or difference, of a ``series`` compares by its ``interval`` with the
+    ``published`` one or the two ends of a published range; and, if that is not known, the
+    boundaries that the interval must exclude.
 
     ``share``: the tolerance, of a ratio or as a difference. Smaller is closer to no effect.
     """
@@ -86,8 +86,8 @@ def size_of_effect(
 
 
 def _size(interval: Interval, ends: Band, region: Band) -> tuple[str, tuple[float, ...]]:
-    """Return the word for a size, published as ``ends``, by the tolerated ``region``; and the
-    boundaries that its ``interval`` has to leave, if it is not known."""
+    """Return the word for a size, published as ``ends``, by the tolerated ``region``; and, if it is
+    not known, the boundaries that its ``interval`` must exclude."""
     if sequential.within(interval, region) == sequential.HOLDS:
         return terms.AS_PUBLISHED, ()
     if interval.high < ends[0]:
@@ -98,14 +98,14 @@ def _size(interval: Interval, ends: Band, region: Band) -> tuple[str, tuple[floa
 
 
 def opposite(interval: Interval, effect: float) -> bool:
-    """Return whether the whole interval of a ratio's log, or a difference, lies beyond no effect,
-    seen from the published ``effect``."""
+    """Return whether the whole interval of a ratio's log, or a difference, has the opposite sign of
+    the published ``effect``."""
     return (effect > 0 and interval.high < 0) or (effect < 0 and interval.low > 0)
 
 
 def beyond(series: Series, published: float, most: float, least: float = 0.0) -> list[str]:
     """Return why a published ratio cannot be reached here; empty if it can, or if the interval of
-    ``series`` does: the bound of models side by side is measured, too."""
+    ``series`` reaches it, since the bound of models side by side is itself measured."""
     if series.ends and series.ends[0] <= published <= series.ends[1]:
         return []
     opening = f"published {published:.3g}, beyond what can be reached here: "
@@ -119,7 +119,7 @@ def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
     if metric.is_score:
         return few_steps(group.training.steps)
     if is_operator(metric.name) and group.ok and not series.values:
-        return "not among the operators that took the time here"
+        return "not among the operators that took the most time here"
     if metric.kind == "ratio" and group.baseline_pair is None:
         return NO_PAIR
     return ""

@@ -42,10 +42,9 @@ def has_hardware(value: Published, group: Group) -> bool:
 
 
 class PublishedSource:
-    """The published values of one source: those of ``values``, of the file ``path``, whose study is
-    ``name``.
+    """The published values of one source: the rows of ``values`` whose study is ``name``.
 
-    If ``name`` is None, nothing is published.
+    ``path`` is the file that holds them. If ``name`` is None, nothing is published.
     """
 
     def __init__(self, name: str | None, values: Iterable[Published], path: str | Path = ""):
@@ -54,7 +53,10 @@ class PublishedSource:
 
     @classmethod
     def read(cls, name: str | None, paths: Iterable[str | Path]) -> PublishedSource:
-        """Read it from the one of ``paths`` that holds it; ParbenchError if none or several do."""
+        """Read it from the one of ``paths`` that holds it.
+
+        Raises ParbenchError if none or several of them hold it.
+        """
         if name is None:
             return cls(None, [])
         sources = {str(path): cls(name, rows(path), path) for path in paths}
@@ -123,7 +125,7 @@ class PublishedSource:
         return own.model_copy(update=changes), ""
 
     def is_on_its_hardware(self, group: Group) -> bool:
-        """Return whether the group used the devices of the rows that it stands for, if of any."""
+        """Return whether the group used the devices of any published row that it selects."""
         return any(has_hardware(row, group) for row in self.selected(group))
 
     def selected(self, group: Group) -> list[Published]:

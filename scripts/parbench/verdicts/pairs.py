@@ -62,8 +62,8 @@ def lengths_of(trainings: Iterable[Training]) -> list[int]:
 
 
 def restart(run: PairRun, cost: str = "seconds") -> Restart:
-    """Return the restart that ``run``, which ended well, measured; ``cost``: what takes the place
-    of time in it, a number of each slice."""
+    """Return the restart that ``run``, which ended well, measured; ``cost``: the attribute of a
+    slice that is compared, its seconds or its joules."""
     trainings = [side.training for side in run.cell.sides]
     lengths = [1] * len(trainings) if run.cell.inference else lengths_of(trainings)
     times: dict[int, dict[int, float]] = {}
@@ -117,8 +117,8 @@ def restart_of(
 class Compared:
     """A variant compared with its baseline, by restart.
 
-    ``reasons``: why some restarts gave no value, made each turn a run of its own, or may have been
-    disturbed by other jobs; ``failed``: how many restarts failed, by the word for it.
+    ``reasons``: why there are no restarts, why some gave no value or may have been disturbed by
+    other jobs; ``failed``: how many restarts failed, by the word for the failure.
     """
 
     restarts: tuple[Restart, ...]
@@ -128,8 +128,8 @@ class Compared:
 
     @classmethod
     def of(cls, pair: PairGroup, runs: Mapping[str, PairRun], cost: str = "seconds") -> Compared:
-        """Return the comparison of a planned pair; ``runs``: by cell. With ``cost`` joules, one of
-        energy, of the restarts that know it."""
+        """Return the comparison of a planned pair; ``runs``: by cell. With ``cost`` joules, compare
+        energy, over the restarts that measured it."""
         own_runs = [runs[cell] for cell in pair.cells if cell in runs]
         failures = (f"restart {run.cell.seed}: {run.reason}" for run in own_runs if run.reason)
         good = list(filter(_ok, own_runs))
@@ -183,7 +183,7 @@ class Compared:
         return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
     def reading(self, share: float) -> str:
-        """Return if it is faster, slower or equal within ``share``; if undecided, what it takes."""
+        """Return whether it is faster, slower or equal within ``share``; or what deciding takes."""
         return self.series.reading(share, "faster", "slower")
 
     # ---------------------------------------------------------------- A/A, of two equal sides
@@ -219,7 +219,7 @@ class Compared:
 
 
 def disturbance(compared: Iterable[Compared]) -> str:
-    """Say how many pairs of slices other programs disturbed; empty if none."""
+    """Return how many pairs of slices other programs disturbed; empty if none."""
     pairs, disturbed = _counted(compared)
     return f"{disturbed} of {pairs} pairs of slices disturbed by other programs" * bool(disturbed)
 

@@ -1,5 +1,5 @@
-"""Preview a study before anything is trained: its cells, what will stand beside each published
-value, and what will decide each claim."""
+"""Preview a study before anything is trained: its cells, what each published value will be
+compared with, and what will decide each claim."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from parbench.verdicts.tables import Measured
 
 
 def preview(plan: Plan, name: str) -> Iterator[str]:
-    """Yield lines on the study ``name``; results at hand are not read.
+    """Yield lines on the study ``name``; existing results are not read.
 
-    Raises ParbenchError for a selection of published values that is ambiguous.
+    Raises ParbenchError if a selection of published values is ambiguous.
     """
     measured, anywhere = plan_results.measured(plan, name), _with_all_hardware(plan, name)
     not_run = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
@@ -47,8 +47,8 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
 
 
 def _with_all_hardware(plan: Plan, name: str) -> Plan:
-    """Return ``plan`` as it were where all hardware and software is there: what a comparison lacks
-    besides must not show only there."""
+    """Return ``plan`` as if all hardware and software were available, so that anything else that a
+    comparison lacks shows on this machine, too."""
     study = plan.studies[name]
     free = {
         key: [group.model_copy(update={"not_run": None}) for group in getattr(study, key)]
@@ -69,8 +69,8 @@ def _cells(measured: Measured) -> list[str]:
         keys = [group.model, group.variant, group.describe_hardware(), _work(group)]
         lines.append([*keys, str(len(group.seeds)), turns, group.not_run or "yes"])
     brackets = (
-        f"In brackets: restarts to begin with. {terms.FEWEST} decide at the earliest; what they "
-        "leave undecided, `make report` measures further (budget_minutes)."
+        f"In brackets: restarts to begin with. At least {terms.FEWEST} are needed to decide; "
+        "`make report` keeps measuring what they leave undecided (budget_minutes)."
     )
     return [*aligned(lines), *([brackets] if measured.plan.pairs else [])]
 
@@ -87,16 +87,16 @@ def _work(group: Group) -> str:
 
 
 def _data(plan: Plan, measured: Measured) -> Iterator[str]:
-    """Yield for each dataset of the study whether it is there."""
+    """Yield for each dataset of the study whether it exists on this machine."""
     for name in dict.fromkeys(group.dataset.name for group in measured.groups.values()):
         path = plan.datasets[name].get("path")
         if path is None:
             there = (places.RESULTS / "data" / name / "digest.json").exists()
-            yield f"{name}: {'there' if there else 'the first run downloads or makes it'}"
+            yield f"{name}: {'exists' if there else 'the first run downloads or makes it'}"
         elif user_path(path).exists():
             yield f"{name}: {path}"
         else:
-            yield f"{name}: {path} is not there, and no cell runs without it"
+            yield f"{name}: {path} does not exist, and no cell runs without it"
 
 
 def _differences(measured: Measured) -> Iterator[str]:
@@ -156,14 +156,14 @@ def _lines(numbers: Sequence[int]) -> str:
 def _beside(
     measured: Measured, group: Group, row: Published, line_by_reasons: dict[str, int]
 ) -> str:
-    """Return how the value of ``row`` will stand beside a group that selects it.
+    """Return how the value of ``row`` will be compared with a group that selects it.
 
     ``line_by_reasons``: the first line with each reason, which the next ones refer to.
     """
     name = METRIC_ALIASES.get(row.metric, row.metric)
     metric = operator_metric(name) if is_operator(name) else METRICS.get(name)
     if metric is None:
-        return "no metric of parbench's"
+        return "not a metric of parbench"
     who = f"{group.variant} on {group.describe_hardware()}"
     if metric.kind == "ratio" and group.baseline is None:
         return f"{who} has no baseline"
@@ -179,7 +179,7 @@ def _beside(
 
 
 def _lack(not_run: Mapping[str, str], *groups: Group) -> str:
-    """Return, to end a line with, why ``groups`` are not run here; empty if they are."""
+    """Return why ``groups`` are not run here, as the end of a line; empty if they are."""
     reasons = dict.fromkeys(not_run[group.id] for group in groups if group.id in not_run)
     return f"; not run here: {', '.join(reasons)}" if reasons else ""
 
@@ -230,7 +230,7 @@ def _by_pairs(each: Comparison) -> bool:
 
 
 def _alone(not_run: Mapping[str, str], group: Group) -> bool:
-    """Return whether all that keeps ``group`` from running is that it runs as a side alone."""
+    """Return whether ``group`` is not run only because it runs solely as a side of pairs."""
     return not_run.get(group.id) == strategies.load(group.strategy).PAIRS_ONLY
 
 
@@ -244,7 +244,11 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
         sides = f"{each.group.variant} of {each.group.model}"
     opening = f"{sides}: " if sides else ""
     if part.is_impossible:
-        why = "its own numbers deny it" if part.denied else f"at most {part.test.most:.3g} times"
+        why = (
+            "its own numbers contradict it"
+            if part.denied
+            else f"at most {part.test.most:.3g} times"
+        )
         return f"{opening}{terms.IMPOSSIBLE}, whatever is measured: {why}"
     if each.waits:
         how = "pairs" if _by_pairs(each) else "whole trainings, seed by seed"
@@ -257,7 +261,7 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
 def show(named: str, configfiles: Sequence[Path]) -> None:
     """Print the study ``named`` as it would be run, without running anything.
 
-    ``configfiles`` are laid over config.yaml. Raises ParbenchError.
+    ``configfiles`` override config.yaml. Raises ParbenchError.
     """
     if named in config_files.read(configfiles).studies:
         named = str(places.study(named))  # a configfile may name it by its path

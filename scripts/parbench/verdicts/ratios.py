@@ -7,13 +7,13 @@ from parbench.verdicts.sequential import Series
 
 
 def ratio_text(value: float, places: int = 2) -> str:
-    """Format a ratio: with so many decimals, or two significant digits when it is small."""
+    """Format a ratio with ``places`` decimals, or with two significant digits if it is small."""
     return f"{value:,.{places}f}" if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
 
 
 def with_interval(found: Series | Row, instead: str = "", places: int = 2) -> str:
-    """Return a mean ratio with its interval, ``1.09 (0.98 to 1.21)``, or with what stands
-    ``instead`` of an interval; empty without a mean."""
+    """Return a mean ratio with its interval, ``1.09 (0.98 to 1.21)``, or with ``instead`` if there
+    is no interval; empty without a mean."""
     if found.mean is None:
         return ""
     ends = (found.ci_low, found.ci_high)

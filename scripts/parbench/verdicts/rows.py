@@ -1,5 +1,5 @@
 """The tidy table of a study, as a file: one row for each group and metric."""
-# pandas states the types of its methods only in part.
+# Only some of pandas' methods are typed.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ COLUMNS = {field.name: KINDS[str(field.type)] for field in fields(Row)}
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a study's table; what cannot be shown, as in an error of a program, is left out."""
+    """Write a study's table without unprintable characters, which a program's error may contain."""
     values = [[getattr(row, name) for name in COLUMNS] for row in rows]
     frame = pd.DataFrame(values, columns=list(COLUMNS), dtype=object)
     write_atomically(path, printable(frame.to_csv(index=False, lineterminator="\n")))

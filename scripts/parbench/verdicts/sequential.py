@@ -23,7 +23,7 @@ from parbench.verdicts.terms import FEWEST, TOO_CLOSE, UNDECIDED, too_few
 
 ALPHA = 0.05
 HOLDS, FAILS = "holds", "fails"  # or UNDECIDED: what an interval says of a region
-IMAGES = 3  # of the test set; scores within so many are always equal
+IMAGES = 3  # of the test set; scores that differ by at most so many are always equal
 MOST = 10_000  # values; beyond that there is no forecast
 Band = tuple[float, float]
 Floats = NDArray[np.float64]
@@ -157,7 +157,7 @@ def outlook(
     unit: str,
     alpha: float = ALPHA,
 ) -> str:
-    """Say what an undecided comparison takes to decide; ``seconds``: the cost of one value."""
+    """Return what deciding an undecided comparison takes; ``seconds``: the cost of one value."""
     n = needed(found, boundaries, alpha)
     if n is None:
         return TOO_CLOSE
@@ -223,14 +223,15 @@ class Series:
 
     @property
     def known_mean(self) -> float:
-        """The mean where there is one; ValueError elsewhere."""
+        """The mean. Raises ValueError if there is none."""
         if self.mean is None:
             raise ValueError("there is no mean")
         return self.mean
 
     @property
     def outer(self) -> tuple[float, float]:
-        """The ends of the interval, or of too few values of their range; ValueError without any."""
+        """The ends of the interval or, of too few values, of their range. Raises ValueError without
+        values."""
         return self.ends or (min(self.points), max(self.points))
 
     @property

@@ -41,7 +41,7 @@ IN_TURNS: dict[str, Callable[[Group, Group], float]] = {
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
-# Of the seconds of training.
+# Metrics that are computed from the seconds of training.
 TRAINING_METRICS = (
     "train_seconds",
     "epoch_seconds",
@@ -107,7 +107,7 @@ class Measured:
 
     def series(self, metric: Metric, group: Group) -> Series:
         """Return the metric's values over the group's seeds or restarts."""
-        if metric.name in IN_TURNS:  # whatever was trained whole
+        if metric.name in IN_TURNS:  # only pairs measure these, not whole trainings
             if (pair := group.baseline_pair) is None:
                 return Series({}, "restarts")
             return pair.series.times(IN_TURNS[metric.name](group, self.baseline(group)))
@@ -138,7 +138,7 @@ class Measured:
         return verdict(metric, group, self.plan.study, series, published, bound)
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
-        """Yield the rows of one group; ``uncertified``: what certificates do not cover of it."""
+        """Yield the rows of one group; ``uncertified``: why certificates do not cover it."""
         for metric in self.metrics(group):
             series = self.series(metric, group)
             if metric.optional and not series.values and not group.not_run:
@@ -197,8 +197,8 @@ class Measured:
             )
 
     def _reading(self, metric: Metric, group: Group, series: Series) -> str:
-        """Return how its time or accuracy compares with the baseline's; empty of other metrics and
-        without values."""
+        """Return how its time or accuracy compares with the baseline's; empty for other metrics
+        and without values."""
         tolerance = self.plan.study.tolerance
         if not series.values or metric.name not in ("speedup", "accuracy_difference"):
             return ""
@@ -244,8 +244,8 @@ def write(
 ) -> None:
     """Write the table of the study that is ``planned`` to ``out``, from its runs in ``cells``.
 
-    ``published``: CSV files of published values; ``proofs``: certificates of equivalence, of which
-    nothing is said if they are None.
+    ``published``: CSV files of published values; ``proofs``: certificates of equivalence, or None
+    for a table that does not mention them.
     """
     plan = StudyPlan.of(files.read_json(planned), planned)
     certificates = None if proofs is None else Certificates(proofs)
@@ -254,7 +254,7 @@ def write(
     measured = Measured(plan, groups_of(plan, runs, runs_in(cells)), source)
     rows: list[Row] = []
     for group in measured.groups.values():
-        # What only predicts has the weights of a group that is certified itself.
+        # A group that only predicts has the weights of another group, which is itself certified.
         trained = () if group.trained_by else group.trained
         uncertified = certificates.problems(trained) if certificates else []
         rows += measured.rows(group, uncertified)

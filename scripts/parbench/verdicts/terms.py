@@ -1,5 +1,5 @@
-"""The words for statuses and verdicts, of numbers and of claims alike, and how many values those
-take (docs/verdicts.md)."""
+"""The words for statuses and verdicts, of numbers and of claims alike, and how many values a
+verdict needs (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANNOT_BE_SHOWN = "cannot be shown here"  # beyond what the devices here can giv
 AS_CLAIMED = "as claimed"
 OPPOSITE = "opposite"
 NO_DIFFERENCE = "no difference"
-DIFFERENT = "different"  # of what is claimed to be the same
+DIFFERENT = "different"  # where the source claims that two are the same
 REFUTED = (OPPOSITE, NO_DIFFERENCE, DIFFERENT)
 UNDECIDED = "undecided"
 DIRECTIONS = (AS_CLAIMED, *REFUTED, UNDECIDED)
@@ -56,15 +56,15 @@ CLAIM_VERDICTS = (
     NOT_TESTED,
 )
 
-# How near what was measured is to what the source measured.
+# How close what was measured is to what the source measured.
 SAME_CONFIGURATION = "same configuration"
 OTHER_HARDWARE = "other hardware"
 SCALED_COPY = "scaled copy"
 GRADES = (SAME_CONFIGURATION, OTHER_HARDWARE, SCALED_COPY)
 
-TOO_CLOSE = "too close to call"  # said if a verdict would take too long
+TOO_CLOSE = "too close to call"  # used if a verdict would take too long
 
-FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
+FEWEST = 4  # seeds or restarts; fewer decide nothing, and only their range is shown
 SHARED = "shared: other cells ran at the same time on such a machine"
 LEAST_SECONDS = 2.0  # of training that a rate needs
 SHORT = f"short: timed over less than {LEAST_SECONDS:g} s of steps"
@@ -77,4 +77,4 @@ NOT_REACHED = "not reached"  # begins the reason about seeds below the published
 def too_few(number: int, of: str = "seeds") -> str:
     """Return why ``number`` seeds or restarts decide nothing; empty if they are enough."""
     counted = f"{number} {of if number != 1 else of.rstrip('s')}"
-    return f"{counted}, and {FEWEST} are the fewest" if number < FEWEST else ""
+    return f"{counted}, but at least {FEWEST} are needed" if number < FEWEST else ""
