@@ -124,7 +124,7 @@ def test_mixed_precision_is_entered_in_every_stage_also_in_gpipes_threads():
 @pytest.mark.parametrize(
     ("name", "given", "stages", "size", "words"),
     [
-        ("resnet18", {}, 3, 32, "states cuts for 1, 2, 4 stages, not for 3"),
+        ("resnet18", {}, 3, 32, "defines cuts for 1, 2, 4 stages, not for 3"),
         ("vit", {"hidden_dim": 17}, 1, 32, "17 is not divisible by num_heads 3"),
         ("vit", {"patch_size": 5}, 1, 32, "image_size 32 is not a multiple of patch_size 5"),
         ("swin", {"depths": [2, 2], "num_heads": [3, 6]}, 5, 32, "4 transformer blocks"),

@@ -157,7 +157,10 @@ def test_a_variant_of_a_copy_alone_may_select_published_rows(workspace, tmp_path
 def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):
     (tmp_path / "quickstart.yaml").write_text("title: mine")
     for path, sentence in (
-        (tmp_path / "quickstart.yaml", "parbench has a study 'quickstart' itself; rename the file"),
+        (
+            tmp_path / "quickstart.yaml",
+            "parbench already has a study 'quickstart'; rename the file",
+        ),
         (tmp_path / "none.yaml", "no such file; name a study by the path of its .yaml file, or"),
     ):
         done = workspace.parbench("study", "check", path, check=False)
@@ -229,8 +232,8 @@ def test_a_metric_that_no_cell_has_is_refused_with_the_names_of_all(workspace):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("quickstart", "parbench has a study 'quickstart' itself; choose another name"),
-        ("laharsh", "parbench has a study 'laharsh' itself; choose another name"),
+        ("quickstart", "parbench already has a study 'quickstart'; choose another name"),
+        ("laharsh", "parbench already has a study 'laharsh'; choose another name"),
     ],
 )
 def test_a_draft_may_not_be_named_as_a_study_of_the_checkout(workspace, tmp_path, name, sentence):

@@ -33,7 +33,9 @@ def read() -> Decided:
     found = read_json(DEPLOYMENT) if DEPLOYMENT.exists() else None
     known = isinstance(found, dict) and found.get("deployment") in ("apptainer", "host")
     if found is not None and not known:
-        raise ParbenchError(f"{DEPLOYMENT}: names no deployment; delete it, it is made anew")
+        raise ParbenchError(
+            f"{DEPLOYMENT}: it names no deployment; delete the file, which will be written again"
+        )
     restarts = read_json(RESTARTS) if RESTARTS.exists() else {}
     if not isinstance(restarts, dict) or not all(isinstance(n, int) for n in restarts.values()):
         raise ParbenchError(

@@ -66,7 +66,7 @@ def _check_free(name: str, folder: Path) -> None:
     there already, in ``folder`` or in the checkout."""
     for path in (folder / f"{name}.yaml", folder / f"{name}-cpu.yaml"):
         if path.stem in places.studies() and folder.resolve() != places.STUDIES.resolve():
-            raise ParbenchError(f"parbench has a study {path.stem!r} itself; choose another name")
+            raise ParbenchError(f"parbench already has a study {path.stem!r}; choose another name")
         if path.exists():
             raise ParbenchError(f"{path} exists; choose another name, or remove it")
     values = folder / "published" / f"{name}.csv"

@@ -13,7 +13,7 @@ def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -
     if stages not in cuts:
         numbers = ", ".join(str(number) for number in sorted(cuts))
         raise ParbenchError(
-            f"scripts/parbench/models/{model}.py states cuts for {numbers} stages, not for "
+            f"scripts/parbench/models/{model}.py defines cuts for {numbers} stages, not for "
             f"{stages}; choose one of these, or add the cut there"
         )
     return cuts[stages]

@@ -1,3 +1,2 @@
-"""Turns config.yaml and studies into typed Config, Study, cells and plans; tells a cell's state and
-its reasons. Used by the rules, the launcher and readers of plans, never by training code.
-"""
+"""Turn config.yaml and studies into typed configurations, studies, cells and plans; find out the
+state of a cell and the reasons for it. Training code never imports this package."""

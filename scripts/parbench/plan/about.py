@@ -1,5 +1,5 @@
-"""The parts of a study's plan beside its groups: its texts and settings, rows of several models,
-and how groups differ from the study at published scale."""
+"""Build the parts of a study's plan other than its groups: title and settings, rows for several
+models together, and differences from the study at published scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from parbench.plan.yaml_file import words_of
 
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
-    """Return the study ``name`` as the report shows it; ``dataset`` is its final dataset."""
+    """Return what the report shows of the study ``name``.
+
+    ``dataset``: the dataset after ``override``, which config.yaml may change.
+    """
     stated: dict[str, Any] = {"claims": study.claims, "second_device": study.second_device}
     return About(
         name=name,
@@ -34,14 +37,14 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         override=override,
         published=study.published,
         **{key: value for key, value in stated.items() if value},
-        # Every field is passed, so that defaults are written, too.
+        # Every field is passed, so that the file also contains the defaults.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,
     )
 
 
 def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
-    """Return the assumptions for the report: settings, and each option of strategies."""
+    """Return the assumed settings and strategy options, by the name that the report shows."""
     assumed = {k: value for k, value in study.assumed.items() if k not in override.settings}
     for strategy, options in assumed.pop("options", {}).items():
         assumed |= {f"{strategy}'s {key}": value for key, value in options.items()}
@@ -49,8 +52,8 @@ def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
 
 
 def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
-    """Return the settings for the report: the study's, and those of models and variants."""
-    final = override.settings  # laid over everything
+    """Return the settings of the study, its models and its variants, by the name to show."""
+    final = override.settings  # takes precedence over all others
     shown = {**study.settings, **final}
     for name, entry in study.models.items():
         if "pretrained" in entry.model_fields_set:
@@ -65,8 +68,10 @@ def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
 def together(
     study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
 ) -> Iterator[PlannedGroup]:
-    """Yield a group for several models together and each variant that trains them all, without
-    cells of its own; its ``members`` are the groups of the models."""
+    """Yield a group for each entry of `together` and each variant that trains all of its models.
+
+    Such a group has no cells; its ``members`` are the groups of the models.
+    """
     for label, entry in study.together.items():
         for name in study.variants:
             if set(entry.models) <= set(study.trained(name)):
@@ -125,25 +130,28 @@ def source_of(study: Study, where: str) -> Study | None:
 def differences(
     cell: Cell, model: str, variant: str, study: Study, source: Study | None
 ) -> list[str]:
-    """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
+    """Return a phrase for each difference between ``cell`` and the same cell of ``source``.
+
+    ``cell`` is that of ``model`` and ``variant`` in ``study``.
+    """
     if source is None:
         return ["a scale of its own, not that of the claims' sources"] if study.claims else []
     assert study.scaled_from is not None
     source_path = places.shown(places.study(study.scaled_from))
-    # A variant that only this study has is not scaled down, so its own settings are no difference,
-    # unless it is compared with published rows.
+    # A variant that only this study has is not scaled down, so its own settings do not count as
+    # differences, unless it is compared with published rows.
     own, source_model = study.variants[variant], source.models.get(model)
     layers = [source.settings, source.assumed, source_model.settings if source_model else {}]
-    # What the source's study states for each variant only is this one's own, too.
+    # Settings that the source's study sets only per variant count as this variant's own.
     known: set[str] = set[str]().union(*layers) if own.published is not None else set()
     unknown = {key: value for key, value in own.settings.items() if key not in known}
     entry = source.variants.get(variant, own.model_copy(update={"settings": unknown}))
     layers.append(entry.settings)
     source_settings = resolved(layers, source_path)
     if cell.hardware.device != "cuda":
-        source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here
+        source_settings["tf32"] = asdict(cell.training.tf32)  # it has no effect on other devices
     settings = asdict(cell.training) | asdict(cell.dataset)
-    # As a study has them.
+    # A list, as in a study's file.
     settings["learning_rate_steps"] = list(cell.training.learning_rate_steps)
     phrases = [
         f"{key} {_instead(settings[key], source_settings[key])}"
@@ -176,11 +184,11 @@ def differences(
 
 
 def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> list[str]:
-    """Return how a cell's strategy differs from that of the variant ``entry`` of ``source``."""
+    """Return phrases on how a cell's strategy differs from the variant ``entry`` of ``source``."""
     name, options = cell.strategy.name, strategies.of(cell).options
     if name != entry.strategy:
         return [f"strategy {name} instead of {entry.strategy}"]
-    # For nested options, such as those of companions, say only that they differ.
+    # Nested options, such as those of companions, are too long to print.
     return [
         f"other options in {key}"
         if isinstance(value, dict)

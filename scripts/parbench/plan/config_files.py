@@ -24,7 +24,7 @@ from parbench.words import nearest
 
 
 def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``change`` laid over it, mappings key by key, like --configfile."""
+    """Return ``base`` overridden by ``change``; mappings are merged key by key."""
     result = dict(base)
     for key, value in change.items():
         under = base.get(key)
@@ -34,9 +34,11 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_changes(words: Iterable[str]) -> dict[str, Any]:
-    """Read the ``key=value`` words of ``--config``, whose values are YAML; ParbenchError names the
-    key. Snakemake's own reading differs from that of a file: 0123 is 123, and items of lists are
-    text."""
+    """Return the ``key=value`` arguments of ``--config`` as a mapping; the values are YAML.
+
+    Snakemake's own parser reads values differently from a file: 0123 as 123, and items of lists as
+    text. Raises ParbenchError, which names the key.
+    """
     values: dict[str, Any] = {}
     for word in words:
         key, found, text = word.partition("=")
@@ -46,8 +48,8 @@ def parse_changes(words: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-# Keys of `--config` that decide what a cell is, and which of them run. `studies` is written for
-# each study separately; other keys, such as time limits, change no number.
+# Keys of `--config` that decide what a cell is and which cells run. `studies` is written for each
+# study separately; other keys, such as time limits, do not affect any result.
 _DECISIVE = (
     *("stack", "deployment", "images", "available", "hardware", "datasets", "weights"),
     "override",
@@ -59,7 +61,7 @@ def arguments(
 ) -> list[str]:
     """Return the Snakemake arguments that run ``study`` with these files and ``--config`` values.
 
-    They do not depend on how the run was typed: paths are as from ``shown``, keys are sorted.
+    They are the same however the user typed the run: paths are those of ``shown``, keys are sorted.
     """
     paths = [shown(os.path.abspath(file)) for file in configfiles]
     files = list(itertools.dropwhile(lambda path: path == "config.yaml", paths))
@@ -75,12 +77,15 @@ def arguments(
 
 
 def read(configfiles: Sequence[str | Path] = (), changes: dict[str, Any] | None = None) -> Config:
-    """Read config.yaml, lay ``configfiles`` and ``changes`` (of ``--config``) over it, check it."""
+    """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``--config``).
+
+    Raises ParbenchError for invalid content.
+    """
     return checked(merged(load(*configfiles), changes or {}), configfiles, changes)
 
 
 def load(*configfiles: str | Path) -> dict[str, Any]:
-    """Read config.yaml and lay ``configfiles`` over it; unchecked (see checked)."""
+    """Return config.yaml overridden by ``configfiles``, not validated (``checked`` does that)."""
     value = read_yaml(places.ROOT / "config.yaml")
     for file in configfiles:
         value = merged(value, read_yaml(file))
@@ -92,10 +97,10 @@ def checked(
     configfiles: Sequence[str | Path] = (),
     changes: dict[str, Any] | None = None,
 ) -> Config:
-    """Return the content ``config`` of config.yaml if it is valid, its studies by name;
-    ParbenchError names the file that holds the wrong key.
+    """Return ``config``, the merged content of the files, validated, with its studies by name.
 
-    ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
+    ``configfiles`` and ``changes`` (of ``--config``) are what overrides config.yaml. Raises
+    ParbenchError, which names the file that contains the wrong key.
     """
     named_in = holder(configfiles, ["studies"], changes)
     config = config | {"studies": _by_name(config.get("studies"), named_in)}
@@ -128,8 +133,10 @@ def _mistake(config: dict[str, Any]) -> Problem | None:
 def _emptied(
     config: dict[str, Any], configfiles: Sequence[str | Path], keys: list[Any]
 ) -> str | None:
-    """Return the message for a file in which a key that leads to ``keys`` has no value though it
-    takes a mapping: what a later file gives it is then all that it has in ``config``."""
+    """Return the message for a file that leaves a key above ``keys`` empty instead of a mapping.
+
+    The values of earlier files are then lost: ``config`` has only those of later ones.
+    """
     for file in (places.ROOT / "config.yaml", *configfiles):
         content = read_yaml(file)
         for count in range(1, len(keys) + 1):
@@ -142,9 +149,11 @@ def _emptied(
 
 
 def _by_name(studies: Any, where: str) -> Any:
-    """Return the names of ``studies``, some of which are given by path, and look for what belongs
-    to these in their folders. Raises ParbenchError, which begins with ``where``, for a path without
-    a study."""
+    """Return the names of ``studies``, some of which may be paths of files.
+
+    The folders of these files are then searched for studies, published values and claims, too.
+    Raises ParbenchError, which begins with ``where``, for a path without a study.
+    """
     if not isinstance(studies, list):
         return studies
     names: list[Any] = []
@@ -163,7 +172,7 @@ def _by_name(studies: Any, where: str) -> Any:
         if path.parent != own:
             if (own / path.name).exists():
                 raise ParbenchError(
-                    f"{where}: studies: {entry!r}: parbench has a study {path.stem!r} itself; "
+                    f"{where}: studies: {entry!r}: parbench already has a study {path.stem!r}; "
                     "rename the file, since results are kept by the study's name"
                 )
             folders.append(path.parent)
@@ -175,8 +184,10 @@ def _by_name(studies: Any, where: str) -> Any:
 def holder(
     configfiles: Sequence[str | Path], key: list[Any], changes: dict[str, Any] | None = None
 ) -> str:
-    """Return the name of the file whose ``key`` counts: the last that holds it, of config.yaml and
-    the ``configfiles`` laid over it; "--config" if it is among the ``changes`` given there."""
+    """Return the name of the file that sets ``key``: the last of config.yaml and ``configfiles``.
+
+    Returns "--config" if the key is among the ``changes`` given there.
+    """
     return "--config" if _holds(changes or {}, key) else shown(_holder(configfiles, key))
 
 
@@ -186,7 +197,7 @@ def _holder(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:
 
 
 def _holds(value: Any, key: list[Any]) -> bool:
-    """Return whether the keys and indices ``key`` lead to a value, be it null."""
+    """Return whether the keys and indices ``key`` lead to a value, which may be null."""
     try:
         _value(value, key)
     except (KeyError, IndexError, TypeError):
@@ -201,7 +212,7 @@ def _value(value: Any, key: list[Any]) -> Any:
 
 
 def study(name: str) -> Study:
-    """Read and check a study; ParbenchError for an unknown study or a bad file."""
+    """Return the study ``name``; raise ParbenchError if it is unknown or its file is invalid."""
     path = places.study(name)
     if not path.exists():
         raise ParbenchError(

@@ -36,7 +36,7 @@ from parbench.plan.yaml_file import missing_key, none_of, words_of
 from parbench.words import brief
 
 YEAR = 31_536_000  # in seconds
-# A process that drives a GPU launches kernels and runs autograd and NCCL in threads of their own.
+# A process that drives a GPU runs kernel launches, autograd and NCCL in separate threads.
 CORES_PER_GPU = 4
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
 Short = Annotated[str, Field(min_length=1, max_length=100)]
@@ -56,14 +56,13 @@ class BuildArguments(StrictModel):
         alias="from",
         description="with bootstrap docker: an image with its digest, name@sha256:<64 digits>",
     )
-    # No user name in an address: the image would keep it.
+    # An address must not contain a user name: the image would keep it.
     mirror: (
         Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:%-]+(/[A-Za-z0-9._~:/?#@%+,=-]*)?$")]
         | None
     ) = Field(
         None,
-        description="a Debian mirror, without user name and password; default: the one that this "
-        "machine uses",
+        description="a Debian mirror, without user name and password; default: this machine's",
     )
     gpu: Literal["none", "nccl"] | None = Field(
         None,
@@ -81,7 +80,7 @@ class BuildArguments(StrictModel):
         if self.from_ is not None and not docker:
             raise wrong(
                 ["from"],
-                "is read with bootstrap: docker alone; add it, or take this out (docs/images.md)",
+                "applies to bootstrap: docker only; set that, or remove this (docs/images.md)",
             )
         if self.gpu == "nccl" and not docker:
             raise wrong(
@@ -103,7 +102,7 @@ class Images(StrictModel):
 
     @property
     def settings(self) -> ImageSettings:
-        """The same for those who must not import pydantic."""
+        """These settings, for programs that must not import pydantic."""
         stated = self.arguments.stated()
         arguments = {key: value for key, value in stated.items() if value is not None}
         return ImageSettings(arguments, self.unpack)
@@ -113,11 +112,10 @@ class Nodes(StrictModel):
     """How the nodes of one cell reach each other."""
 
     interface: Annotated[str, Field(pattern="^[A-Za-z0-9_.:-]+$")] | None = Field(
-        description="network interface between nodes, such as ib0; null: that of the node's own "
-        "name"
+        description="network interface between nodes, such as ib0; null: the one of the node's name"
     )
     connect_seconds: Seconds = Field(
-        description="seconds that all nodes have to answer and to reach each other"
+        description="seconds within which all nodes must start and reach each other"
     )
 
 
@@ -140,10 +138,10 @@ class Slurm(StrictModel):
         "the cell"
     )
     least_samples_per_second: Annotated[float, Field(ge=0.001), AS_WRITTEN] = Field(
-        description="slowest training that the walltime allows for if there is no earlier run"
+        description="slowest training speed that the walltime must allow for without earlier runs"
     )
     exclusive: bool = Field(
-        description="whether a cell's job gets whole nodes, without others' jobs beside it"
+        description="whether a cell's job gets whole nodes, which run no other jobs"
     )
     prepare: Short = Field(
         description="where datasets, images, tables and reports are made: submit (where Snakemake "
@@ -152,7 +150,7 @@ class Slurm(StrictModel):
 
 
 class Spark(StrictModel):
-    """The Spark cluster of cells that say `cluster: true` (docs/spark.md)."""
+    """The Spark cluster of cells with `cluster: true` (docs/spark.md)."""
 
     master: Annotated[str, Field(pattern=r"^(spark://\S+|yarn|k8s://\S+)$")] | None = Field(
         description="the cluster's address: spark://host:port, yarn or k8s://...; null: no cluster"
@@ -164,7 +162,7 @@ class Spark(StrictModel):
 
 
 class Python(StrictModel):
-    """A Python of the user's own, with its packages."""
+    """The user's own Python, with its packages."""
 
     python: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
         description="path of a Python 3.11 or newer with torch, torchvision, numpy and "
@@ -195,8 +193,8 @@ class HardwareEntry(StrictModel):
     devices: Whole = Field(description="number of devices on each node")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
-        description="cores of each CPU device (default: 1), used by parallel operators, or beside "
-        f"each GPU, for the process that drives it (default: {CORES_PER_GPU})",
+        description="cores of each CPU device (default: 1), used by parallel operators, or for the "
+        f"process that drives each GPU (default: {CORES_PER_GPU})",
     )
     nodes: Whole = Field(1, description="number of nodes")
     gpu_model: Short | None = Field(
@@ -231,8 +229,8 @@ class Weights(StrictModel):
     )
     network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] | None = Field(
         None,
-        description="the library's name of the network whose tensor names the file has; none for "
-        "a model of texts, which is from the transformers library",
+        description="the library's name of the network whose tensor names the file has; omit it "
+        "for a text model, which is from the transformers library",
     )
     image_size: Annotated[int, Field(ge=8)] | None = Field(
         None,
@@ -276,7 +274,7 @@ class Override(StrictModel):
 def _of_its_kind(entry: dict[str, Any]) -> dict[str, Any]:
     """Check an entry of ``datasets`` by the class of its kind, and return it."""
     if "kind" not in entry:
-        raise wrong([], missing_key("kind", "where its images come from"))
+        raise wrong([], missing_key("kind", "where its samples come from"))
     kinds = source.kinds()
     if entry["kind"] not in kinds:
         raise wrong(["kind"], none_of(words_of(entry["kind"]), kinds))
@@ -303,8 +301,8 @@ class Config(StrictModel):
         Discriminator(lambda value: "=python" if isinstance(value, (dict, Python)) else "=named"),
     ] = Field(
         description="where a cell's software comes from: apptainer (an image), host (this "
-        "machine's environment), auto (images where Apptainer runs and they are built already, "
-        "else the host), or {python: <path>} (a Python of your own, with its packages)"
+        "machine's environment), auto (images if Apptainer runs here and they are built, else the "
+        "host), or {python: <path>} (your own Python, with its packages)"
     )
     images: Images = Field(description="settings of the images (docs/images.md)")
     budget_minutes: Annotated[float, Field(ge=0), AS_WRITTEN] = Field(
@@ -350,18 +348,21 @@ class Config(StrictModel):
     @classmethod
     def _is_no_path(cls, value: Any) -> Any:
         if isinstance(value, str) and "/" in value:
-            named = "a path; a Python of your own is named by"
-            raise wrong([], f"value {brief(value)!r} is {named} {{python: {brief(value)}}}")
+            fix = f"to use your own Python, write {{python: {brief(value)}}}"
+            raise wrong([], f"value {brief(value)!r} is a path; {fix}")
         return value
 
     def resolved_deployment(self, typed: bool = False) -> Deployment:
-        """Return where cells' software comes from here; ``typed``: `--sdm apptainer` is on the
-        command line. ParbenchError for images or a Python that cannot run."""
+        """Return where cells' software comes from on this machine.
+
+        ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images
+        or the Python cannot run.
+        """
         if isinstance(self.deployment, Python):
             return deployment.of_python(self.deployment.python, self.images.settings)
         return deployment.resolve(self.deployment, self.stack, self.images.settings, typed)
 
     def slurm_of(self, hardware: str) -> Slurm:
-        """Return `slurm`, overridden by that of the entry ``hardware``."""
+        """Return `slurm` with the overrides of the entry ``hardware``."""
         own = self.hardware[hardware].slurm
         return self.slurm if own is None else self.slurm.model_copy(update=own.stated())

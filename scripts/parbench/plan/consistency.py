@@ -1,4 +1,4 @@
-"""Checks that the models of files cannot do: unknown names, settings that contradict each other."""
+"""Check what the models of files cannot: unknown names, and settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from parbench.software import Software
 from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
 
-LEAST_TORCH = "2.6"  # has torch.compiler.set_stance, to stop torch.compile from compiling more
-# The first torch with fused kernels on GPUs, by optimizer; elsewhere it is the same for both.
+LEAST_TORCH = "2.6"  # the first with torch.compiler.set_stance, which stops further compilation
+# The first torch with fused kernels on GPUs, by optimizer; on CPUs it is the same for both.
 FUSED_ON_CUDA = {"adamw": "2.0", "sgd": "2.3"}
 FUSED_ELSEWHERE = "2.4"
 
 
 def known(key: str, name: str, names: Iterable[str], where: str, own: str = "") -> None:
-    """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``; ``own`` says
-    how to add one."""
+    """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``.
+
+    ``own``: how a user adds one, for the message.
+    """
     names = list(names)
     if name not in names:
         near = nearest(name, names)
@@ -40,8 +42,10 @@ def known(key: str, name: str, names: Iterable[str], where: str, own: str = "") 
 
 
 def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> None:
-    """Raise ParbenchError if ``name``, the value of ``key``, is neither a model nor one of
-    ``others``. A network of a library that is not installed here may exist."""
+    """Raise ParbenchError if ``name``, the value of ``key``, is neither a model nor in ``others``.
+
+    A network of a library that is not installed on this machine is accepted: it may exist.
+    """
     library = models.library(name)
     if library is None:
         known(key, name, [*models.names(), *others], where)
@@ -91,8 +95,10 @@ def check_names(study: Study, where: str) -> None:
 
 
 def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
-    """Return all claims by name, and all published values; check that the claims' sources,
-    strategies, models and options exist."""
+    """Return all claims by name, and all published values.
+
+    Raises ParbenchError if the sources, strategies, models or options of a claim do not exist.
+    """
     rows = published_rows()
     sources = {row.study for row in rows}
     models_known = {row.model for row in rows}
@@ -128,8 +134,10 @@ def published_rows() -> list[Published]:
 def check_selections(
     study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
 ) -> None:
-    """Check that each variant's `published` selects a row of the source for some model; ``groups``
-    are by model and variant."""
+    """Raise ParbenchError unless each variant's `published` selects a row for some model.
+
+    ``groups``: by model and variant.
+    """
     if study.published is None:
         return
     own = [row for row in published_rows() if row.study == study.published]
@@ -149,7 +157,7 @@ def check_selections(
 
 
 def _check_other(study: Study, variant: str, key: str, where: str) -> None:
-    """Check that the variant named by ``key`` of ``variant`` trains all models of ``variant``."""
+    """Raise ParbenchError unless the variant named by ``key`` trains all models of ``variant``."""
     other = getattr(study.variants[variant], key)
     if other is None:
         return
@@ -182,8 +190,11 @@ def _check_comparison(study: Study, entry: VariantPair, where: str) -> None:
 
 
 def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], where: str) -> None:
-    """Check that no table mixes modes or profiles, whose times are not comparable, and no speedup
-    is of instrumented cells. ``trained``: settings by model and variant."""
+    """Raise ParbenchError if times that are not comparable would be compared.
+
+    A table must not mix modes or profiles, and a speedup must not come from profiled cells.
+    ``trained``: settings by model and variant.
+    """
     for model, variant in trained:
         baseline = study.variants[variant].baseline
         for name in (variant, baseline) if baseline is not None else ():
@@ -210,8 +221,10 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
 
 
 def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> None:
-    """Raise ParbenchError for settings that contradict each other, the hardware, the strategy, or
-    the dataset, which ``holds`` images or texts."""
+    """Raise ParbenchError if settings contradict each other, the hardware, strategy or dataset.
+
+    ``model``: the study's name for it; ``holds``: what the dataset contains, images or texts.
+    """
     prefix, strategy = f"{where} with model {model}", strategies.of(cell)
     problems = (strategy.check(), _tuning_problems(cell, strategy), _network_problems(cell))
     for problem in itertools.chain(*problems):
@@ -241,7 +254,7 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     if cell.trained_by is not None and training.steps is not None:
         yield (
             f"steps {training.steps} and trained_by: the whole test set is predicted; remove "
-            "steps, and choose fewer test_samples"
+            "steps, and set test_samples instead"
         )
     if cell.trained_by is not None and training.profile != "none":
         yield (
@@ -343,7 +356,7 @@ def _problem(model: str, image_size: int, options: str) -> str | None:
 
 
 def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
-    """Yield a sentence for each tuned setting that the cell cannot have."""
+    """Yield a sentence for each performance setting that the cell cannot use."""
     training = cell.training
     for key, value in training.tuned.items():
         setting = f"{key} {str(value).lower()}"
@@ -375,7 +388,7 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
 
 
 def unavailable(cell: Cell, software: Software) -> str | None:
-    """Return what a cell's settings need that ``software`` or its stack lacks; None for nothing."""
+    """Return what a cell's settings need and ``software`` or its stack lacks; None for nothing."""
     training, reason = cell.training, None
     if training.fused:
         on_cuda = cell.hardware.device == "cuda"

@@ -1,4 +1,4 @@
-"""Reads CSV files of users; errors name file, line, column and fix."""
+"""Read CSV files that users write; errors name file, line, column and fix."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}  # what spreadshee
 def read_csv(
     path: str | Path, required: Sequence[str], optional: Sequence[str]
 ) -> list[tuple[int, dict[str, str]]]:
-    """Return each row's line number and its values by column, without blanks around them.
+    """Return each row's line number and its values by column, stripped of surrounding blanks.
 
-    Rows without any value are passed over, and so are columns of other names. Raises ParbenchError
-    for a header that lacks a ``required`` column or misspells one, and for unequal rows.
+    Empty rows are skipped, and so are columns that are neither ``required`` nor ``optional``.
+    Raises ParbenchError if the header lacks a ``required`` column or misspells one, or if a row has
+    more or fewer values than the header.
     """
     text = read_text(path)
     first_line = text.lstrip("\n").partition("\n")[0]
@@ -48,7 +49,7 @@ def read_csv(
 
 
 def _records(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the fields of each record that has any value."""
+    """Yield the first line number and the fields of each record that is not empty."""
     reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
     while True:
         line = reader.line_num + 1

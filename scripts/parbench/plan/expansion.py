@@ -1,4 +1,4 @@
-"""Expands studies into groups and cells.
+"""Expand studies into groups and cells.
 
 A cell is one configuration with one seed; a group is that configuration with all its seeds.
 For a pair of configurations, a cell is one restart and a group is all restarts.
@@ -45,10 +45,10 @@ from parbench.words import nearest
 class Plan:
     """Everything that a configuration asks for.
 
-    ``cells``: every cell by id. ``not_run``: the reason for each cell, by id, that this machine
-    cannot run. ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: the
-    configuration's entries, as they are stated. ``stack`` and ``images``: what images are made of.
-    ``decided``: what earlier runs decided of the cells.
+    ``cells``: every cell by id. ``not_run``: by id, why this machine cannot run a cell.
+    ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: the configuration's
+    entries, as written. ``stack`` and ``images``: what images are built from. ``decided``: what
+    earlier runs decided about the cells.
     """
 
     cells: dict[str, Cell | Pair] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Plan:
 
     @classmethod
     def without_cells(cls, config: Config) -> Plan:
-        """Return a plan that has of ``config`` only what its cells are made from."""
+        """Return a plan of ``config`` that has no cells."""
         weights = {name: entry.stated() for name, entry in config.weights.items()}
         return cls(
             datasets=config.datasets,
@@ -81,7 +81,7 @@ WhyUnavailable = Callable[[str, Cell], str | None]
 
 
 def unavailable_here(config: Config, software: Software) -> WhyUnavailable:
-    """Return a function that tells what a group's cells need and this machine lacks."""
+    """Return a function that returns what a group's cells need and this machine lacks."""
     stated = config.available
     available = machine.available(None if stated == "auto" else stated.stated())
 
@@ -103,9 +103,9 @@ def missing_packages(cell: Cell, software: Software) -> str | None:
 
 
 def unavailable_as_planned(studies: list[str]) -> WhyUnavailable:
-    """Return a function that says what was missing when the plans of ``studies`` were written.
+    """Return a function that returns what was missing when the plans of ``studies`` were written.
 
-    For the jobs of a run: a compute node must plan the same cells as the submitting machine.
+    The jobs of a run use it: a compute node must plan the same cells as the submitting machine.
     """
     paths = [places.RESULTS / "plan" / f"{study}.json" for study in studies]
     groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
@@ -124,12 +124,11 @@ def plan(
     changes: dict[str, Any] | None = None,
     why_unavailable: WhyUnavailable | None = None,
 ) -> Plan:
-    """Expand all studies of ``config`` into cells that run in ``deployment``. ParbenchError names
-    study, key, value.
+    """Expand all studies of ``config`` into cells that run in ``deployment``.
 
-    ``configfiles`` and ``changes`` (of ``--config``) override config.yaml: plans keep them for the
-    commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run; by default,
-    what this machine is missing.
+    ``configfiles`` and ``changes`` (of ``--config``) are what overrides config.yaml: plans keep
+    them for the commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run;
+    by default, what this machine lacks. Raises ParbenchError, which names study, key and value.
     """
     for study in config.override:
         if not places.study(study).exists():
@@ -152,8 +151,11 @@ def plan(
 
 
 def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> Plan:
-    """Return the plan of config.yaml and what is laid over it: ``configfiles``, then ``studies`` in
-    place of its own. Raises ParbenchError, also outside the project's folder."""
+    """Return the plan of config.yaml overridden by ``configfiles``.
+
+    ``studies`` replace those of the configuration. Raises ParbenchError, also outside the project's
+    folder.
+    """
     places.require_root("parbench")
     changes = {"studies": list(studies)} if studies else {}
     config = config_files.read(configfiles, changes)
@@ -183,13 +185,14 @@ class Expansion:
         self.seeds = self.override.seeds or self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
-        # By id, groups whose weights others predict with: names, and a cell without id and seed.
+        # The groups whose weights other groups predict with, by id: names, and a cell without id
+        # and seed.
         self.trainers: dict[str, tuple[Named, Cell]] = {}
-        # Of pairs and of groups' seeds, where more are asked for here than the study states.
+        # How many restarts of a pair or seeds of a group are wanted, if more than the study states.
         self.restarts = dict(restarts)
 
     def plan(self, arguments: list[str]) -> StudyPlan:
-        """Return the study's plan; ``arguments`` are those that ask Snakemake for it again."""
+        """Return the study's plan; ``arguments``: Snakemake's, to run the study again."""
         self._check()
         templates = dict(self._templates())
         for (model_name, variant), cell in templates.items():
@@ -198,7 +201,7 @@ class Expansion:
                 trainer_names = Named.of(trainer)
                 templates[model_name, variant] = replace(cell, trained_by=trainer_names.group)
                 self.trainers[trainer_names.group] = trainer_names, trainer
-                # It needs as many seeds as any group that predicts with its weights.
+                # A trainer needs as many seeds as any group that predicts with its weights.
                 own = Named.of(templates[model_name, variant]).group
                 counts = (self.restarts.get(group, 0) for group in (own, trainer_names.group))
                 self.restarts[trainer_names.group] = max(counts)
@@ -250,7 +253,7 @@ class Expansion:
         )
 
     def _check(self) -> None:
-        """Check what needs no cells."""
+        """Raise ParbenchError for mistakes that can be found without cells."""
         own = "`datasets` in config.yaml or a --configfile adds your own"
         consistency.known("dataset", self.dataset, self.config.datasets, self.where, own)
         hardware_names = {entry.hardware for entry in self.study.variants.values()}
@@ -263,7 +266,7 @@ class Expansion:
         consistency.check_names(self.study, self.where)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
-        """Yield model and variant of each group, with a cell of it that has no id or seed yet."""
+        """Yield (model, variant) of each group, and its cell without id and seed."""
         for model_name, model_entry in self.study.models.items():
             if model_entry.file is None:
                 name = model_entry.model or model_name
@@ -290,7 +293,7 @@ class Expansion:
             )
         device = config.hardware[hardware].called(hardware)
         if device.device != "cuda":
-            settings["tf32"] = False  # no other device has it
+            settings["tf32"] = False  # only CUDA devices have it
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         options = all_options("strategies", strategy, study.options(entry), where)
         folder = Path(places.shown(places.study(self.name).parent))
@@ -322,7 +325,7 @@ class Expansion:
         return cell
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
-        """Return the names of all groups; ParbenchError for two variants with the same cells."""
+        """Return the names of all groups; raise ParbenchError if two variants have equal cells."""
         names_by_key = {key: Named.of(cell) for key, cell in templates.items()}
         variant_by_group: dict[str, str] = {}
         for (model_name, variant), names in names_by_key.items():
@@ -349,8 +352,10 @@ class Expansion:
         return reason
 
     def _group(self, template: Cell, named: Named, lack: str | None, **fields: Any) -> PlannedGroup:
-        """Return the group of ``template`` over all seeds; ``lack``: why this machine cannot run
-        its cells; ``fields`` holds its further fields."""
+        """Return the group of ``template`` with all seeds.
+
+        ``lack``: why this machine cannot run its cells; ``fields``: further fields of the group.
+        """
         model, strategy = template.model, strategies.of(template)
         reason = lack or strategy.PAIRS_ONLY
         extra_count = self.restarts.get(named.group, 0) - len(self.seeds)

@@ -15,7 +15,7 @@ from parbench.identity import settings_of
 class Named:
     """The names of a group and of its cells: ``words`` and a digest of what is measured.
 
-    ``template`` is a cell without id and seed; a cell's name has its seed after ``turn``.
+    ``template``: a cell without id and seed; ``turn``: the letters before a cell's seed.
     """
 
     def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
@@ -37,8 +37,10 @@ class Named:
 
 
 def short_options(cell: Cell) -> str:
-    """Return the options that differ from their defaults, short enough for a queue listing; none
-    of a program of the user's own, whose command line says little in so few letters."""
+    """Return the options that differ from their defaults, short enough for a queue listing.
+
+    The result is empty for a program of the user's own: a shortened command line says little.
+    """
     if strategies.of(cell).PAIRS_ONLY:
         return ""
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Options of models and strategies, and the published weights that fit a model with its options."""
+"""Complete options of models and strategies; find published weights for a model's options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parbench.words import brief
 
 
 def _stated(kind: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each option that the file of a model or strategy states."""
+    """Return the JSON schema of each option in the file of a model or strategy, by name."""
     return {"models": models, "strategies": strategies}[kind].load(name).OPTIONS
 
 
@@ -70,7 +70,10 @@ def _model(kind: str, name: str) -> type[StrictModel]:
 
 
 def all_options(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return every option of a model or strategy, those not ``given`` with their defaults."""
+    """Return all options of a model or strategy: the ``given`` ones, and defaults for the others.
+
+    Raises ParbenchError, beginning with ``where``, for an unknown or invalid option.
+    """
     validated(_model(kind, name), given, f"{where}: options of {name}")
     return {
         key: copy.deepcopy(given[key] if key in given else part["default"])
@@ -79,8 +82,11 @@ def all_options(kind: str, name: str, given: dict[str, Any], where: str) -> dict
 
 
 def model_name(name: str, entry: ModelEntry, study: Path) -> str:
-    """Return what cells call the model of the entry ``name`` of the file ``study``. A model file is
-    read. ParbenchError for one that cannot be read, or whose entry has the name of a model."""
+    """Return the name that cells use for the model of the entry ``name`` of the file ``study``.
+
+    A model file of the user's own is read. Raises ParbenchError if it cannot be read, or if its
+    entry has the name of a model of parbench.
+    """
     if entry.file is None:
         return entry.model or name
     key = f"models.{name}.file: {brief(entry.file)}"
@@ -88,7 +94,7 @@ def model_name(name: str, entry: ModelEntry, study: Path) -> str:
     if entry.model is not None:
         raise ParbenchError(f"{where}: the entry also has `model`; keep one of the two")
     if models.exists(name):
-        raise ParbenchError(f"{where}: {name} is a model of parbench; give the entry another name")
+        raise ParbenchError(f"{where}: {name} is one of parbench's models; rename the entry")
     path = Path(os.path.abspath(study.parent / user_path(entry.file)))
     if path.is_dir():
         raise ParbenchError(f"{where}: a folder; name the model's file")
@@ -96,8 +102,11 @@ def model_name(name: str, entry: ModelEntry, study: Path) -> str:
 
 
 def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], study: Path) -> Model:
-    """Return the model of a cell for the entry ``name`` of the file ``study``, with published
-    weights if the entry asks for them."""
+    """Return a cell's model for the entry ``name`` of the file ``study``.
+
+    It has published weights if the entry asks for them. Raises ParbenchError for invalid options,
+    and for weights that do not exist.
+    """
     file, where = model_name(name, entry, study), places.shown(study)
     try:
         options = all_options("models", file, entry.options, where)
@@ -106,7 +115,7 @@ def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], study: P
             raise
         raise ParbenchError(
             f"{where}: models.{name}.file: {brief(entry.file)}: OPTIONS: a schema has a `type` of "
-            f"{', '.join(_KINDS)}, array or object, or an `enum`, and limits as those of "
+            f"{', '.join(_KINDS)}, array or object, or an `enum`, and limits like those in "
             f"scripts/parbench/models ({brief(str(error))}); correct it"
         ) from None
     chosen_weights = None
@@ -126,7 +135,7 @@ def published_weights(
 ) -> Pretrained:
     """Return the weights of config.yaml that fit the model ``name`` with all its ``options``.
 
-    ``asked`` is true or their name. ParbenchError unless exactly one entry fits.
+    ``asked``: true, or the weights' name. Raises ParbenchError unless exactly one entry fits.
     """
     defaults = {key: part.get("default") for key, part in _stated("models", name).items()}
     entries = {key: entry for key, entry in weights.items() if entry.model == name}

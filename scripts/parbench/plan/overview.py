@@ -1,4 +1,4 @@
-"""What a configuration asks for, and what decides it, in lines."""
+"""Describe what a configuration asks for, and what decides it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from parbench.plan import config_files, expansion, places, state
 
 
 def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[str]:
-    """Yield lines on the cells of ``studies``, by default those of config.yaml, over which
-    ``configfiles`` are laid. Raises ParbenchError."""
+    """Yield lines about the cells of ``studies``, by default those of the configuration.
+
+    ``configfiles`` override config.yaml. Raises ParbenchError.
+    """
     places.require_root("parbench")
     changes = {"studies": list(studies)} if studies else {}
     config = config_files.read(configfiles, changes)

@@ -1,4 +1,4 @@
-"""Pairs of variants whose times are compared while both take turns on the same devices."""
+"""Plan pairs of variants whose times are compared while both take turns on the same devices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def pairs(
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
-    ``templates``: cells of its ``groups`` without id and seed; ``why_unavailable``: why this
-    machine cannot run them; ``restarts``: how many are requested here, by id. Raises ParbenchError,
-    starting with ``where``, for a duplicate pair or one that cannot be compared.
+    ``templates``: cells of its ``groups`` without id and seed; ``why_unavailable``: returns why
+    this machine cannot run them; ``restarts``: how many are wanted in this work folder, by id.
+    Raises ParbenchError, beginning with ``where``, for a duplicate pair or one that cannot be
+    compared.
     """
     ids: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
@@ -55,7 +56,7 @@ def _pair(
     restarts: Mapping[str, int],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
-    """Return one comparison of ``entry``, for the model or models together called ``name``."""
+    """Return the comparison of ``entry`` for ``name``, a model or several models together."""
     assert study.pairs is not None
     members = study.members(name)
     variant_keys, baseline_keys = (
@@ -64,7 +65,7 @@ def _pair(
     keys = [*variant_keys, *baseline_keys]
     sides = tuple(templates[key] for key in keys)
     _check(entry, keys, sides, f"{where}: pairs")
-    # Prediction time does not depend on the weights: the seed draws them.
+    # Prediction time does not depend on the weights, so random ones do.
     sides = tuple(replace(side, trained_by=None) for side in sides)
     common_fields: dict[str, Any] = {"variants": len(variant_keys), "inference": entry.inference}
     template = Pair("", 0, sides, **common_fields)
@@ -90,8 +91,10 @@ def _pair(
 
 
 def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]) -> list[Key]:
-    """Return the keys of the cells that train all ``members`` one after the other, without models
-    that train beside an earlier one."""
+    """Return the keys of the cells that together train all ``members``, one cell after the other.
+
+    A model that trains beside an earlier one has no cell in the result.
+    """
     keys: list[Key] = []
     trained: set[str] = set()
     for model in members:
@@ -125,7 +128,7 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
 
 
 def _short(side: Cell, variant: str) -> str:
-    """Return how a name describes a side: a program of the user's own by its ``variant``."""
+    """Return how a name describes a side; a program of the user's own is named by ``variant``."""
     name = variant if strategies.of(side).PAIRS_ONLY else side.strategy.name
     return "-".join(filter(None, (name, side.hardware.name, short_options(side))))
 

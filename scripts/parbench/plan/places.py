@@ -12,7 +12,7 @@ RESULTS = Path("results")  # the workflow runs in the project's folder
 STUDIES = Path("studies")
 PUBLISHED = STUDIES / "published"
 CLAIMS = PUBLISHED / "claims.yaml"
-_outside: list[Path] = []  # folders like studies/, of studies that the configuration names by path
+_outside: list[Path] = []  # folders of the studies that the configuration names by path
 
 
 def require_root(program: str) -> None:
@@ -43,7 +43,7 @@ def shown(path: str | Path) -> str:
 
 
 def look_in(folders: Iterable[Path]) -> None:
-    """Let studies, published values and claims also be in ``folders``, each like studies/."""
+    """Search for studies, published values and claims also in ``folders``, laid out as studies/."""
     _outside[:] = dict.fromkeys(folders)
 
 

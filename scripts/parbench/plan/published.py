@@ -34,7 +34,7 @@ from parbench.words import brief, nearest
 
 
 def _bare(text: Any) -> Any:
-    """Return ``text``; raise an error if it is a bare number."""
+    """Return ``text``; raise a validation error unless it is a bare number."""
     if isinstance(text, str) and not _NUMBER.fullmatch(text):
         raise wrong(
             [],
@@ -51,7 +51,7 @@ Count = Annotated[int, Bare, Field(ge=1, le=1_000_000)]
 
 
 class Published(pydantic.BaseModel):
-    """A row of a CSV file of published values: one number of one metric, with its unit."""
+    """A row of a CSV file of published values: one value of one metric, with its unit."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, str_strip_whitespace=True)
 
@@ -101,7 +101,7 @@ class Published(pydantic.BaseModel):
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """What is trained and on which hardware. An empty column counts as a value of its own."""
+        """What is trained and on which hardware. An empty column is a value, too."""
         return self.study, self.model, self.hardware, self.batch_size, self.precision
 
     @property
@@ -111,7 +111,7 @@ class Published(pydantic.BaseModel):
 
     @property
     def configuration(self) -> tuple[Any, ...]:
-        """Setting and way together, which have one value per metric."""
+        """Setting and way together, for which a source states one value per metric."""
         return (*self.setting, *self.way)
 
     @property
@@ -126,13 +126,13 @@ class Published(pydantic.BaseModel):
         return f"line {self.line} ({document_and_table}: {self.value} {self.unit})"
 
     def __str__(self) -> str:
-        """Return the configuration in words."""
+        """Return the configuration as text."""
         parts = [self.model, self.strategy, self.options]
         parts += [f"batch {self.batch_size}"] if self.batch_size else []
         return " ".join(filter(None, [*parts, f"on {self.devices}x {self.hardware}"]))
 
     def is_one_of(self, selection: Mapping[str, Any]) -> bool:
-        """Return whether every column in ``selection`` has its value, or one of several."""
+        """Return whether each column in ``selection`` has the value there, or one of them."""
 
         def has(column: str, value: Any) -> bool:
             choices = cast(list[Any], value if isinstance(value, list) else [value])
@@ -164,7 +164,7 @@ def rows(path: str | Path) -> list[Published]:
 
 
 class Selection(StrictModel):
-    """A choice of cells; keys that are not named are free."""
+    """A choice of cells; keys that are left out match any value."""
 
     strategy: str | Names | None = Field(None, description="strategy, or several")
     options: dict[str, Any] | None = Field(None, description="options of the strategy")
@@ -184,19 +184,19 @@ class Selection(StrictModel):
     @model_validator(mode="after")
     def _selects(self) -> Selection:
         if not self.model_fields_set:
-            raise PydanticCustomError("nothing", "should name something")
+            raise PydanticCustomError("nothing", "should name at least one key")
         for key in self.model_fields_set:
             if getattr(self, key) is None:
                 raise wrong([key], "value null names nothing; write a value, or leave the key out")
         return self
 
     def __str__(self) -> str:
-        """Return it in words: ``strategy gpipe, checkpoint always``."""
+        """Return the selection as text: ``strategy gpipe, checkpoint always``."""
         return in_words(self.stated())
 
 
 def in_words(stated: Mapping[str, Any]) -> str:
-    """Return the content of a Selection in words: ``strategy gpipe or ddp, checkpoint always``."""
+    """Return the content of a Selection as text: ``strategy gpipe or ddp, checkpoint always``."""
     nested = ("options", "settings")
     named = {key: value for key, value in stated.items() if key not in nested}
     several = named.get("strategy")
@@ -218,14 +218,14 @@ class ClaimTest(StrictModel):
         min_length=1, description="a metric as in tables; with `largest`, the part before the colon"
     )
     about: Selection | None = Field(
-        None, description="what both sides are: nothing is said of other cells"
+        None, description="what both sides have in common: the test says nothing about other cells"
     )
     numerator: Selection | None = Field(None, description="the cells of the numerator")
     denominator: Selection | None = Field(None, description="the cells of the denominator")
     contrast: Annotated[list[Selection], Field(min_length=2, max_length=2)] | None = Field(
         None,
-        description="two choices of cells, such as two models: the ratio among the first over that "
-        "among the second is judged (of scores, the difference less that one)",
+        description="two choices of cells, such as two models: the ratio among the first divided "
+        "by that among the second is judged (for scores, the difference of the differences)",
     )
     op: Literal[">", "<", "same", "report", "largest"] = Field(
         description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
@@ -246,8 +246,8 @@ class ClaimTest(StrictModel):
     size: Number | Annotated[list[Number | None], Field(min_length=2, max_length=2)] | None = Field(
         None,
         description="the ratio, or the difference of scores (0.01 is one point), that the source "
-        "states or that follows from its numbers; two where it states a range, of which the second "
-        "is null where it states the least; default: computed from the published values",
+        "states or that follows from its numbers; a range is a list of two, such as [1.5, 2], or "
+        "[1.5, null] for 1.5 or more; default: computed from the published values",
     )
     bound: Positive | None = Field(
         None,
@@ -270,7 +270,7 @@ class ClaimTest(StrictModel):
                 raise self.unwanted(key)
         for size in self.sizes[: 1 if self.is_open else None]:
             if not math.isfinite(size):
-                raise wrong(["size"], "begins with null; [1.8, null] is 1.8 or more")
+                raise wrong(["size"], "begins with null; write [1.8, null] for 1.8 or more")
             if self.is_of_differences and not -1 < size < 1:
                 problem = (
                     "is not a valid score difference; use a value between -1 and 1 "
@@ -289,7 +289,7 @@ class ClaimTest(StrictModel):
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """The stated size: none, one, or the two ends of a range, the second infinite if open."""
+        """The stated size: no number, one, or the two ends of a range (infinity if it is open)."""
         if self.size is None:
             return ()
         ends = self.size if isinstance(self.size, list) else [self.size]
@@ -297,7 +297,7 @@ class ClaimTest(StrictModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the source states only a lower bound of the size: so much or more."""
+        """Whether the source states only a lower bound of the size."""
         return len(self.sizes) == 2 and self.sizes[1] == math.inf
 
     @property
@@ -308,7 +308,7 @@ class ClaimTest(StrictModel):
 
     @property
     def sides(self) -> tuple[Selection, Selection]:
-        """Numerator and denominator of a test of a ratio."""
+        """The numerator and the denominator; only a test with `largest` has none."""
         assert self.numerator is not None
         assert self.denominator is not None
         return self.numerator, self.denominator
@@ -325,13 +325,15 @@ class ClaimTest(StrictModel):
 
     @property
     def named_settings(self) -> set[str]:
-        """The settings that either side names, besides the batch."""
+        """The settings that either side names, except the batch size."""
         return {key for side in self.sides for key in side.settings or {}}
 
     @property
     def is_of_layouts(self) -> bool:
-        """Whether the two sides may be trained on different numbers of devices and nodes: if the
-        test has them differ in these, or in the strategy; options alone are compared on the same.
+        """Whether the two sides may be trained on different numbers of devices and nodes.
+
+        They may if they name different numbers or different strategies. Sides that differ only in
+        options are compared on the same number.
         """
         over, under = self.sides
         return any(
@@ -340,8 +342,10 @@ class ClaimTest(StrictModel):
 
     @property
     def most(self) -> float:
-        """The most that the source's own devices can give, as a ratio above 1; infinite if the
-        claim does not say on how many devices the two sides are."""
+        """The highest ratio, above 1, that the source's own devices allow.
+
+        It is infinite if the claim does not say how many devices the two sides use.
+        """
         if self.bound is not None:
             return self.bound
         if self.op not in (">", "<") or self.metric not in CLOCKED or self.contrast:
@@ -360,7 +364,7 @@ CLOCKED = (
 
 
 def _devices(side: Selection, about: Selection | None) -> int | None:
-    """Return how many devices a side has; eager training has one. None if the claim is silent."""
+    """Return how many devices a side has (eager: one); None if the claim does not say."""
     names = [part for part in (side, about) if part]
     devices = next((part.devices for part in names if part.devices), None)
     nodes = next((part.nodes for part in names if part.nodes), 1)
@@ -370,11 +374,11 @@ def _devices(side: Selection, about: Selection | None) -> int | None:
 
 
 class ClaimPart(stated_part(ClaimTest)):
-    """What a part of a claim says itself; what all parts share is under `test`."""
+    """The keys that a part of a claim sets itself; keys that all parts share are under `test`."""
 
 
 class Claim(StrictModel):
-    """A statement that a source makes in words, cut into parts that each say one thing."""
+    """A statement that a source makes in words, divided into parts that each say one thing."""
 
     study: str = Field(description="the source: its name in column `study` of the published values")
     citation: Annotated[str, Field(min_length=1)] | None = Field(
@@ -387,7 +391,7 @@ class Claim(StrictModel):
         None, description="what all `parts` share; without `parts`, the only part"
     )
     parts: Annotated[list[ClaimPart], Field(min_length=1)] | None = Field(
-        None, description="what each part says, laid over `test`"
+        None, description="what each part says; its keys override those of `test`"
     )
     finding: str | None = Field(
         None,
@@ -421,7 +425,7 @@ class Claim(StrictModel):
 
     @property
     def tests(self) -> tuple[ClaimTest, ...]:
-        """The parts, whole; none for a claim that only the audit can contradict."""
+        """The complete tests, one for each part; empty if only the audit can judge the claim."""
         return self._tests
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of the files that users write, and of results, for editors and other programs."""
+"""Print JSON schemas of the files that users write, and of results, for editors and programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
     "study": (Study, "studies/<name>.yaml, a table of a paper as cells"),
     "claims": (
         Claims,
-        "studies/published/claims.yaml, what sources say in words, by a name of one's own",
+        "studies/published/claims.yaml, what sources say in words, by the name of the claim",
     ),
     "metrics": (Run, "metrics.json, what one run of one cell measured"),
     "pair": (PairRun, "metrics.json of a pair, one restart of sides that took turns"),

@@ -15,7 +15,7 @@ from parbench.plan.study_plan import PlannedGroup
 
 @dataclass(frozen=True)
 class Configuration:
-    """A group of cells, or a published row, in the keys that a claim's test may name."""
+    """A group of cells or a published row, described by the keys that a claim's test may name."""
 
     model: str
     strategy: str
@@ -24,14 +24,14 @@ class Configuration:
     devices: int  # on each node
     nodes: int
     batch_size: int | str
-    cores: int | None  # of a CPU device; a published row does not say
+    cores: int | None  # of a CPU device; None for a published row
     gpu: str
-    precision: str  # empty for a published row that does not say
-    settings: Mapping[str, str]  # none of a published row, which does not say
+    precision: str  # empty for a published row that does not state it
+    settings: Mapping[str, str]  # empty for a published row
 
     @classmethod
     def of_group(cls, group: PlannedGroup, gpus: Iterable[str]) -> Configuration:
-        """Return the configuration of a group, measured on ``gpus`` if on any."""
+        """Return the configuration of a group; ``gpus``: names of the GPUs it was measured on."""
         device = "cpu" if group.hardware.device == "cpu" else "gpu"
         implied = {
             key: option["default"]
@@ -48,7 +48,10 @@ class Configuration:
 
     @classmethod
     def of_row(cls, row: Published) -> Configuration:
-        """Return that of a published row, whose options are text like "balance=[1,1], chunks=4"."""
+        """Return the configuration of a published row.
+
+        Its options are text such as "balance=[1,1], chunks=4".
+        """
         parts = re.split(r"[,;](?![^\[]*\])", row.options.replace(" ", ""))
         options = {key: text for key, _, text in (part.partition("=") for part in parts)}
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
@@ -59,7 +62,7 @@ class Configuration:
         return cls(row.model, row.strategy, options, device, *layout, *last)
 
     def is_among(self, cells: Selection) -> bool:
-        """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
+        """Return whether it matches every key of ``cells``, and any one of several strategies."""
         stated = cells.stated()
         options, settings = stated.pop("options", {}), stated.pop("settings", {})
         strategies = stated.pop("strategy", self.strategy)
@@ -78,13 +81,13 @@ class Configuration:
 
 
 def names_model(name: str, model: str) -> bool:
-    """Return whether ``NVIDIA A100-SXM4-80GB`` has ``A100`` as a whole word: an A1000 has not."""
+    """Return whether ``name`` contains ``model`` as a whole word: an A1000 is not an A100."""
     name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
     return model in name
 
 
 def _options_of(strategy: str) -> Mapping[str, Any]:
-    """Return the options of a strategy; none of one that only another's evidence knows."""
+    """Return the options of a strategy; none if it exists only in another checkout's evidence."""
     return strategies.load(strategy).OPTIONS if strategy in strategies.names() else {}
 
 
@@ -110,7 +113,7 @@ def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]
 
     def rest(each: Configuration) -> dict[str, Any]:
         fields = {key: value for key, value in asdict(each).items() if key not in named}
-        # One strategy's options mean nothing to another.
+        # Options of different strategies cannot be compared.
         options = each.options.items() if "strategy" not in named else ()
         fields["options"] = {key: value for key, value in options if key not in named_options}
         del fields["settings"]  # those of two models may differ
@@ -118,7 +121,7 @@ def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]
 
     def alike(one: Configuration, other: Configuration) -> bool:
         fields, others = rest(one), rest(other)
-        if not (one.gpu and other.gpu):  # not known of what was not run
+        if not (one.gpu and other.gpu):  # unknown for what was not run
             fields["gpu"] = others["gpu"] = ""
         return fields == others
 

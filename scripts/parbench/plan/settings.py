@@ -1,4 +1,4 @@
-"""The training settings of a cell, each described once."""
+"""Define the training settings of a cell, each described once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TF32(StrictModel):
 
 
 class Settings(StrictModel):
-    """Settings of the training loop, all explicit, and how much of its dataset it uses."""
+    """Settings of the training loop, and how much of the dataset it uses."""
 
     epochs: Whole = Field(description="passes over the training set")
     global_batch: Whole = Field(description="samples of one optimizer step over all ranks")
@@ -58,7 +58,7 @@ class Settings(StrictModel):
         [], description="epochs after which schedule step multiplies the rate, ascending"
     )
     learning_rate_factor: Positive = Field(
-        Training.learning_rate_factor, description="by what it multiplies it each time"
+        Training.learning_rate_factor, description="factor by which schedule step multiplies it"
     )
     learning_rate_warmup: NotNegative = Field(
         Training.learning_rate_warmup,
@@ -124,16 +124,17 @@ class Settings(StrictModel):
         "training process, as most published code does",
     )
     image_size: Annotated[int, Field(ge=8)] = Field(
-        Training.image_size, description="side of the images that the model sees, in pixels"
+        Training.image_size, description="side of the images that the model is given, in pixels"
     )
     max_length: Annotated[int, Field(ge=8)] | None = Field(
         Training.max_length,
-        description="tokens of a text that the model sees, including the first and last special "
-        "token; null: the model sees images",
+        description="largest number of tokens of a text, including the first and last "
+        "special token; null: the model takes images",
     )
     padding: cell.Padding = Field(
         Training.padding,
-        description="padding of texts: to the longest of a rank's batch, or always to max_length",
+        description="padding of texts: longest (to the longest text of a rank's batch) or fixed "
+        "(to max_length)",
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         Training.warmup_steps,
@@ -142,8 +143,8 @@ class Settings(StrictModel):
     )
     steps: Whole | None = Field(
         Training.steps,
-        description="optimizer steps after which each epoch ends, to measure speed and no "
-        "accuracy, over equally many test batches; null: the whole epoch",
+        description="optimizer steps after which each epoch ends, to measure speed without "
+        "accuracy; as many test batches are evaluated; null: the whole epoch",
     )
     evaluation_batch: Whole = Field(
         Training.evaluation_batch, description="test samples of one forward pass on a rank"
@@ -177,15 +178,15 @@ class _Assumptions(Settings):
 
 
 class StatedSettings(stated_part(Settings)):
-    """Some settings of the training loop, and how much of its dataset it uses."""
+    """Some settings of the training loop, and how much of the dataset it uses."""
 
 
 class StatedAssumptions(stated_part(_Assumptions)):
-    """Settings that the source leaves open, as they are assumed."""
+    """Values assumed for settings that the source leaves open."""
 
 
-# What a study may set for its cells, and what it may assume; both keep spelling and order, so that
-# their values are mappings, which these models only check.
+# What a study may set for its cells, and what it may assume. The models only check the values: they
+# stay mappings, so that spelling and order are kept.
 if TYPE_CHECKING:
     Layer = dict[str, Any]
     Assumed = dict[str, Any]
@@ -201,9 +202,9 @@ def defaults() -> dict[str, Any]:
 
 
 def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
-    """Return all settings of a cell: later ``layers`` over earlier ones over the defaults.
+    """Return all settings of a cell: the defaults, overridden by each of ``layers`` in turn.
 
-    ParbenchError for a setting without default that no layer states.
+    Raises ParbenchError for a setting that has no default and that no layer sets.
     """
     values = defaults()
     for layer in layers:

@@ -1,4 +1,4 @@
-"""The state of a cell, why it would be trained again, and how this is shown to the user."""
+"""Find out the state of a cell and why it would be trained again, and print both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
 
 
 def current(cell: Cell | Pair, plan: Plan) -> Identity:
-    """Return the identity of ``cell`` as it is now; ParbenchError if a file of it is damaged."""
+    """Return the identity that ``cell`` has at present.
+
+    Raises ParbenchError if one of its files is damaged.
+    """
     return identity.current(cell, image_labels(cell, plan), data_path(cell).parent)
 
 
@@ -59,12 +62,12 @@ def _measured(result: Run | PairRun) -> Identity:
 
 
 def remade_data(cell: Cell | Pair, plan: Plan) -> str | None:
-    """Return why the dataset of ``cell``, which is there, would be made again; None if not."""
+    """Return why the existing dataset of ``cell`` would be made again; None if it would not."""
     name, data = cell.dataset.name, described_data(cell)
     if data is None:
         return None
     if data.get("made_from") not in (None, made_from(name, plan)):
-        return f"the dataset {name} is made anew: its entry or its conversion changed"
+        return f"the dataset {name} will be made again: its entry or its conversion changed"
     if source_digest(name, plan) not in (None, data.get("source_sha256")):
         return f"the files in {plan.datasets[name]['path']} changed (dataset {name})"
     return None
@@ -72,7 +75,7 @@ def remade_data(cell: Cell | Pair, plan: Plan) -> str | None:
 
 def seconds_of(cell: str) -> float | None:
     """Return the seconds from a cell's start to its end; None if it has no result."""
-    try:  # of thousands of cells, so nothing else in the file is looked at
+    try:  # Not validated: there may be thousands of cells.
         result = read_json(folder(cell) / "metrics.json")
         return records.seconds(result["started"], result["finished"])
     except (ParbenchError, KeyError, TypeError, ValueError):
@@ -83,9 +86,10 @@ def seconds_of(cell: str) -> float | None:
 
 
 def metrics(cell_id: str) -> Run | PairRun | None:
-    """Read a cell's metrics.json; None if there is none, ParbenchError if it is invalid.
+    """Return a cell's metrics.json; None if it has none.
 
-    A results folder may hold anything: files copied from elsewhere, half deleted, edited.
+    Raises ParbenchError if the file is invalid: a results folder may contain files that were copied
+    from elsewhere or edited.
     """
     path = folder(cell_id) / "metrics.json"
     if not path.exists():
@@ -93,7 +97,7 @@ def metrics(cell_id: str) -> Run | PairRun | None:
     result = records.read(path)
     if result.cell.id != cell_id:
         raise ParbenchError(
-            f"{path}: a run of {result.cell.id}; delete the file and run the cell again"
+            f"{path}: this is a run of {result.cell.id}; delete the file and run the cell again"
         )
     return result
 
@@ -110,7 +114,10 @@ def described_data(cell: Cell | Pair) -> dict[str, Any] | None:
 
 
 def weights(cell: Cell | Pair) -> list[Path]:
-    """Return paths of descriptions of the weights ``cell`` starts from: published or a cell's."""
+    """Return the paths of the files that describe the weights ``cell`` starts from.
+
+    These are published weights, or those of another cell.
+    """
     starts = (side.model.pretrained for side in cell.sides)
     names = dict.fromkeys(start.weights for start in starts if start)
     paths = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
@@ -131,20 +138,20 @@ def image_of(cell: Cell, plan: Plan) -> recipes.Image | None:
 
 
 def image_labels(cell: Cell | Pair, plan: Plan) -> list[str | None]:
-    """Return the label of the image of each side of ``cell``; None on the host."""
+    """Return the label of each side's image, None on the host."""
     found = (image_of(side, plan) for side in cell.sides)
     return [image and image.label for image in found]
 
 
 @functools.cache
 def made_from(name: str, plan: Plan) -> str:
-    """Return a digest of what decides a dataset's bytes besides a local folder's files."""
+    """Return a digest of all that determines a dataset's bytes, except a local folder's files."""
     return source.made_from(plan.datasets[name])
 
 
 @functools.cache
 def source_digest(name: str, plan: Plan) -> str | None:
-    """Return the SHA-256 of a dataset's local folder; None for other sources, which are pinned."""
+    """Return the SHA-256 of a dataset's local folder; None for sources pinned by a digest."""
     if "path" not in plan.datasets[name]:
         return None
     from parbench.data import dataset  # imported late: it needs numpy
@@ -170,8 +177,8 @@ def find(name: str, plan: Plan) -> str:
             f"{name!r} matches {len(matches)} cells; be more specific:\n  {listing}"
         )
     raise ParbenchError(
-        f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)}; "
-        "`parbench cells` prints all"
+        f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)} "
+        "(`parbench cells` lists them all)"
     )
 
 
@@ -195,7 +202,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
     if word == "done":
         print("It would not run: settings, code, image and data are those it was trained with.")
     elif word == "not run":
-        print(f"It is not run here: {reasons[0]}. It runs by itself where that exists.")
+        print(f"It is not run here: {reasons[0]}. It runs automatically on a machine that has it.")
     elif word == "unreadable":
         print(f"Its state cannot be determined: {reasons[0]}")
         return
@@ -215,9 +222,9 @@ def _show_changed(cell_id: str, plan: Plan) -> None:
     now = identity.settings_of(plan.cells[cell_id].json())
     name = cell_id.rpartition("-")[0]
     for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
-        with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it is of another cell
-            # As it was written: a record would have today's settings, too.
+        with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it belongs to another cell
+            # Not read as a record, which would add settings that the file does not have.
             then = identity.settings_of(read_json(path)["cell"])
-            print(f"{path.parent.name} is finished; since then")
+            print(f"{path.parent.name} is finished; since then:")
             changes = identity.differences(then, now)
             print(*(f"  - {change}" for change in changes), sep="\n")

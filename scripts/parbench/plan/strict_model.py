@@ -1,4 +1,4 @@
-"""Base class and field types of the models of files, and one-sentence errors for bad values."""
+"""Define the base of all models of files, and one-sentence errors for invalid values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StrictModel(pydantic.BaseModel):
         return explained(cls, value, check)
 
     def stated(self) -> dict[str, Any]:
-        """Return the model as its file states it, without keys left to their defaults."""
+        """Return the model's content as written in its file, without defaults."""
         # warnings=False: pydantic would warn of 2 in a float field, which stays as written.
         return self.model_dump(by_alias=True, exclude_unset=True, warnings=False)
 
@@ -55,7 +55,7 @@ def _unchanged(value: Any, check: Any) -> Any:
 def _distinct(value: list[Any]) -> list[Any]:
     for index, item in enumerate(value):
         if item in value[:index]:
-            raise PydanticCustomError("twice", "holds {each} twice", {"each": item})
+            raise PydanticCustomError("twice", "contains {each} twice", {"each": item})
     return value
 
 
@@ -92,7 +92,7 @@ def stated_part(model: type[StrictModel]) -> type[StrictModel]:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in a file: ``sentence`` about the place ``keys``; ``last`` is a wrong key there."""
+    """An error in a file: a ``sentence`` on the value at ``keys``; ``last``: a wrong key there."""
 
     keys: list[Any]
     sentence: str
@@ -111,7 +111,7 @@ def wrong(keys: list[Any], sentence: str, last: str | None = None) -> PydanticCu
 
 
 def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]) -> AnyModel:
-    """Return ``check(value)``; of several errors in a ``kind``, raise only one, explained."""
+    """Return ``check(value)``; of all validation errors of ``kind``, raise one, in plain words."""
     try:
         return check(value)
     except pydantic.ValidationError as error:
@@ -122,9 +122,10 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
 def validated(
     kind: type[AnyModel], value: Any, where: str, of_any_version: bool = False
 ) -> AnyModel:
-    """Return ``value`` as a ``kind``; ParbenchError names ``where`` first, then key, value, fix.
+    """Return ``value`` as a ``kind``.
 
-    ``of_any_version``: a program wrote it, perhaps with keys that are no longer known.
+    ``of_any_version``: ignore unknown keys, since another version of parbench may have written the
+    file. Raises ParbenchError, which begins with ``where`` and names key, value and fix.
     """
     lenient: Any = {"strict": False, "extra": "ignore"} if of_any_version else {}
     try:
@@ -136,8 +137,10 @@ def validated(
 def read_model(
     kind: type[AnyModel], path: str | Path, prepare: Callable[[Any], Any] = lambda content: content
 ) -> AnyModel:
-    """Return a YAML file, its content prepared, as a ``kind``; ParbenchError names file, key, value
-    and fix."""
+    """Return the content of a YAML file, after ``prepare``, as a ``kind``.
+
+    Raises ParbenchError, which names file, key, value and fix.
+    """
     value = prepare(read_yaml(path))
     try:
         return kind.model_validate(value)
@@ -146,7 +149,7 @@ def read_model(
 
 
 def in_file(mistake: Problem, path: str | Path) -> str:
-    """Return the message for a ``mistake`` in a YAML file, with what YAML made of a value."""
+    """Return the message for a ``mistake`` in a YAML file, with its line if YAML is the cause."""
     scalar = None if mistake.last else as_typed(path, mistake.keys)
     if scalar is not None and not scalar.typed:  # as in `slurm:`
         sentence = "has no value; write one"
@@ -157,13 +160,13 @@ def in_file(mistake: Problem, path: str | Path) -> str:
 
 
 def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.ValidationError) -> Problem:
-    """Return the shallowest of pydantic's errors in ``value``, at equal depth an unknown key."""
+    """Return the error of pydantic's closest to the root of ``value``; unknown keys come first."""
     problems = [_problem(kind, value, item) for item in error.errors(include_url=False)]
     return min(problems, key=lambda item: (len(item.keys), item.last is None))
 
 
 def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
-    """Return one pydantic error as a Problem; those of nested models are already explained."""
+    """Return one pydantic error as a Problem; errors of nested models already are Problems."""
     place, text, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
     match found["type"]:  # any other type is explained below
@@ -187,7 +190,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
     if place[-1:] == ("[key]",):
         return Problem(keys[:-1], f"value {text} as a key {plain(message)}", str(place[-2]))
     field = kind.model_fields.get(keys[0]) if keys else None
-    meaning = f"; it is: {field.description}" if field and field.description else ""
+    meaning = f"; `{keys[0]}`: {field.description}" if field and field.description else ""
     return Problem(keys, f"value {text} {plain(message)}{meaning}")
 
 

@@ -1,4 +1,4 @@
-"""Models of studies/<name>.yaml, which states a table of a paper as cells."""
+"""Define the content of studies/<name>.yaml, which describes a table of a paper as cells."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Tolerance(StrictModel):
     accuracy: Positive = Field(0.01, description="absolute difference of scores")
 
     def share(self, of_ratios: bool) -> float:
-        """Return that of ratios, or that of scores."""
+        """Return the tolerance of ratios, or that of scores."""
         return self.relative if of_ratios else self.accuracy
 
 
@@ -87,16 +87,16 @@ class Variant(StrictModel):
     settings: Layer = Field({}, description="settings for this variant only")
     trained_by: str | None = Field(
         None,
-        description="the variant whose weights, of the same seed, this one takes to predict the "
-        "test set; it does not train",
+        description="the variant whose weights, with the same seed, this one uses to predict the "
+        "test set; this one does not train",
     )
     baseline: str | None = Field(
         None, description="the variant that its speedup is measured against"
     )
     differs: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="what it does otherwise than the source, in a sentence: its numbers are then "
-        "not comparable",
+        description="how it differs from the source, in a sentence: its numbers are then not "
+        "comparable",
     )
     scores_differ: Annotated[str, Field(min_length=1)] | None = Field(
         None,
@@ -110,7 +110,7 @@ class Variant(StrictModel):
 
 
 class Sweep(StrictModel):
-    """Variants made of one template."""
+    """Variants made from one template."""
 
     name: str = Field(description="template of their names, such as ddp-$devices-$batch")
     variant: dict[str, Any] = Field(
@@ -122,7 +122,8 @@ class Sweep(StrictModel):
     )
     zip: Values | None = Field(
         None,
-        description="values by key, as many of each; the first ones make a variant, and so on",
+        description="values by key, equally many for each: the first of each make a variant, and "
+        "so on",
     )
     compared: bool = Field(
         False, description="true: each takes turns with its baseline, as an entry of `pairs`"
@@ -135,7 +136,7 @@ class Sweep(StrictModel):
         counts = {key: len(values) for key, values in (self.zip or {}).items()}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{key} {count}" for key, count in counts.items())
-            raise wrong(["zip"], f"needs as many values of each key, and has {found}")
+            raise wrong(["zip"], f"needs equally many values for each key, and has {found}")
         return self
 
     def combinations(self) -> Iterator[dict[str, Any]]:
@@ -203,7 +204,10 @@ class Table(StrictModel):
     )
 
     def holds(self, model: str, variant: str, several: bool = False) -> bool:
-        """Return whether model and variant are a row; ``several`` together only if named."""
+        """Return whether a model and a variant have a row in the table.
+
+        ``several``: the model is an entry of `together`, which has a row only if it is named.
+        """
         models = self.models or ([] if several else [model])
         return variant in self.variants and model in models
 
@@ -214,7 +218,7 @@ class Study(StrictModel):
     title: str = Field(min_length=1, description="heading in the report")
     description: str = Field(description="what is compared and why")
     needs: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="the machine and data that all of it takes, in a few words for readers"
+        None, description="the machine and data that the study needs, in a few words for readers"
     )
     citation: Citation | None = Field(description="the source; null: none")
     published: str | None = Field(
@@ -248,7 +252,7 @@ class Study(StrictModel):
     variants: Annotated[dict[Name, Variant], Field(min_length=1)] = Field(
         description="variants, the columns of the grid"
     )
-    sweep: list[Sweep] = Field([], description="further variants, made of templates")
+    sweep: list[Sweep] = Field([], description="further variants, made from templates")
     together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
         {},
         description="rows for several models, by name: the time until all of them are trained, at "
@@ -276,7 +280,7 @@ class Study(StrictModel):
         return [model for model in self.trained(one) if model in self.trained(other)]
 
     def options(self, entry: Variant) -> dict[str, Any]:
-        """Return a variant's strategy options, laid over those assumed for the strategy."""
+        """Return a variant's strategy options, which override those assumed for the strategy."""
         return {**self.assumed.get("options", {}).get(entry.strategy, {}), **entry.options}
 
     def members(self, name: str) -> list[str]:

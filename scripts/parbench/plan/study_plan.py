@@ -1,6 +1,6 @@
-"""Models of results/plan/<study>.json: what the tables and the report know of a study.
+"""Define the content of results/plan/<study>.json, which tables and report read.
 
-Nothing here imports torch, pandas or a strategy.
+This module must not import torch, pandas or a strategy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parbench.plan.study import Citation, Table, Tolerance
 SCHEMA_VERSION = 1
 
 
-# A plan in evidence was made by others.
+# Plans in evidence come from other people, so their texts are made safe to show.
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME}$")]
 
 
@@ -36,7 +36,7 @@ class Work(StrictModel):
     ranks: int = Field(description="data-parallel size")
     micro_batches: int = Field(description="number of pieces of a rank's share of a batch")
     learning_rate: Number = Field(description="peak learning rate of all ranks together")
-    batch_norm: str = Field(description="what BatchNorm normalizes over, in words")
+    batch_norm: str = Field(description="what BatchNorm normalizes over, as text")
     pipeline_bound: Number | None = Field(description="upper bound on a pipeline's speedup")
 
 
@@ -50,7 +50,7 @@ class FailedCell(StrictModel):
 
 
 class Partial(StrictModel):
-    """What a plan that is only partly done says of a group or a pair."""
+    """What a plan that is only partly done says about a group or a pair."""
 
     note: str | None = Field(None, description="the note beside its numbers")
     failed: list[FailedCell] = Field([], description="its cells that failed")
@@ -62,7 +62,7 @@ class PlannedGroup(Partial):
 
     id: str
     model: str
-    network: str | None = Field(None, description="what its cells call the model, if not so")
+    network: str | None = Field(None, description="what its cells call the model, if not `model`")
     variant: str
     strategy: str
     options: dict[str, Any]
@@ -76,8 +76,8 @@ class PlannedGroup(Partial):
     not_run: str | None = Field(description="why this machine cannot run its cells")
     baseline: str | None = Field(description="id of the group that speedups are measured against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
-    differs: str | None = Field(None, description="what it does otherwise than the source")
-    scores_differ: str | None = Field(None, description="the same, for what changes only scores")
+    differs: str | None = Field(None, description="how it differs from the source")
+    scores_differ: str | None = Field(None, description="how only its scores differ")
     scaled: list[str] = Field(
         description="how it is smaller than the source, a phrase for each difference"
     )
@@ -134,7 +134,7 @@ class Evidence(StrictModel):
 
 
 class StudyPlan(StrictModel):
-    """Everything that the tables and the report know of a study before any cell is trained."""
+    """Everything that the tables and the report know about a study before any cell is trained."""
 
     schema_version: Literal[1]
     study: About
@@ -142,14 +142,16 @@ class StudyPlan(StrictModel):
     deployment: str
     groups: list[PlannedGroup]
     together: list[PlannedGroup]
-    arguments: list[str] = Field(description="Snakemake's arguments that plan it again")
+    arguments: list[str] = Field(description="Snakemake's arguments, to run the study again")
     pairs: list[PairGroup] = Field([], description="pairs whose times are compared")
     evidence: Evidence | None = Field(None, description="set if it was unpacked from evidence")
 
     @classmethod
     def of(cls, content: Any, where: str | Path) -> StudyPlan:
-        """Return the plan with the ``content`` of a plan's file, of any version. Raises
-        ParbenchError, which begins with ``where``, if it is none."""
+        """Return the plan with the ``content`` of a plan's file, of any version.
+
+        Raises ParbenchError, which begins with ``where``, for other content.
+        """
         return validated(cls, content, str(where), of_any_version=True)
 
     @property

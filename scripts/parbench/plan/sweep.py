@@ -1,4 +1,4 @@
-"""Variants of a study that differ in few values: `sweep`, expanded before the study is checked."""
+"""Expand `sweep`, variants of a study that differ in few values, before the study is checked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ OTHERS = ("baseline", "trained_by")  # keys of a variant that name another one
 
 
 def expanded(study: Any, where: str) -> Any:
-    """Return ``study``, the content of a file, with the variants and pairs of its `sweep`, and with
-    the variants that patterns such as ddp-* in its tables stand for.
+    """Return ``study``, the content of a file, with its `sweep` and its tables expanded.
 
-    Raises ParbenchError, which begins with ``where``, for a bad sweep; all else is checked later.
+    A sweep becomes variants and pairs; in tables, patterns such as ddp-* become the variants that
+    they match. Raises ParbenchError, which begins with ``where``, for an invalid sweep; everything
+    else is checked later.
     """
     if not isinstance(study, dict):
         return study
@@ -73,7 +74,7 @@ def _variant(sweep: Sweep, values: dict[str, Any], place: str) -> dict[str, Any]
 
 
 def _check_others(name: str, variants: dict[str, Any], place: str) -> None:
-    """Check that the variants exist that the variant ``name`` of a sweep names."""
+    """Raise ParbenchError if the variant ``name`` of a sweep refers to an unknown variant."""
     for key in OTHERS:
         other = variants[name].get(key)
         if other is not None and other not in variants:
@@ -84,7 +85,7 @@ def _check_others(name: str, variants: dict[str, Any], place: str) -> None:
 
 
 def _name(template: str, values: dict[str, Any], where: str) -> str:
-    """Return the name of a variant; of values that names cannot hold, 0.1 becomes 0_1."""
+    """Return the name of a variant; characters that names cannot have become _: 0_1 for 0.1."""
     words = {
         key: re.sub(r"[^a-z0-9_]+", "-", str(value).lower().replace(".", "_")).strip("-")
         for key, value in values.items()
@@ -112,13 +113,13 @@ def _filled(template: Any, values: dict[str, Any], where: str) -> Any:
         return Template(template).substitute(values)
     except (KeyError, ValueError):
         raise ParbenchError(
-            f"{where}: {template!r} names none of the keys that vary, {', '.join(values)}; write "
-            "$key, and $$ for a $"
+            f"{where}: {template!r} contains none of the keys that vary, {', '.join(values)}; "
+            "write $key, and $$ for a $"
         ) from None
 
 
 def _matched(table: Any, variants: list[str]) -> Any:
-    """Return a table with the names of ``variants`` for patterns that match some."""
+    """Return a table whose patterns are replaced by the names of ``variants`` that they match."""
     if not isinstance(table, dict):
         return table
     content = cast(dict[str, Any], table)

@@ -1,5 +1,5 @@
-"""Writes a plan's files (cell.json of every cell, the plans of studies, and more), and reads them
-back for the job of one cell."""
+"""Write a plan's files (every cell's cell.json, the plans of studies, and more), and read them back
+for the job of one cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parbench.plan.places import folder
 
 
 def write(plan: Plan) -> None:
-    """Write cell.json of every cell and the plan of every study, each only when it changed."""
+    """Write every cell's cell.json and every study's plan, each only if it changed."""
     for cell_id, cell in plan.cells.items():
         if cell_id not in plan.not_run:
             _write_changed(folder(cell_id) / "cell.json", cell.json())
@@ -39,7 +39,7 @@ def plan_of(cell_id: str, config: Config) -> Plan:
 
 
 def _write_changed(path: Path, value: dict[str, Any]) -> None:
-    """Write ``value`` as JSON, unless the file holds just that."""
+    """Write ``value`` as JSON, unless the file already contains it."""
     text = json_text(value)
     if not path.exists() or path.read_bytes() != text.encode():
         write_atomically(path, text)

@@ -1,4 +1,4 @@
-"""Reads YAML files of users; errors name file, line, key, value and fix.
+"""Read YAML files that users write; errors name file, line, key, value and fix.
 
 A plain value is a number, true, false or null only where YAML 1.1 and 1.2 agree, and 1e-3 is a
 number. Where they differ, as on 0123, 4:00:00 and yes, it is an error. Aliases and merge keys
@@ -22,10 +22,10 @@ from parbench.files import read_text
 from parbench.plan.places import shown
 from parbench.words import brief, nearest
 
-# The most that a text may hold: aliases unfold to any number of values.
+# Limits on a text, since aliases can unfold to any number of values.
 MOST_LEVELS = 50
 MOST_VALUES = 100_000
-# The most known values that a message lists where it has a better guess.
+# The most known values that a message lists if it also suggests one.
 MOST_LISTED = 20
 
 Keys = tuple[Any, ...]  # where a value is: the keys and indices that lead to it
@@ -50,7 +50,7 @@ def as_typed(path: str | Path, keys: Sequence[Any]) -> Scalar | None:
 
 
 def parsed(text: str, name: str) -> Any:
-    """Return the value of a YAML text; ParbenchError calls the text ``name``."""
+    """Return the value of a YAML text; raise ParbenchError, which calls the text ``name``."""
     return _Document(text, name).value
 
 
@@ -67,7 +67,7 @@ def _read(path: Path) -> _Document:
 
 
 def _sibling(path: Path) -> str:
-    """Return a hint at a file with a similar name, or at one in the home folder."""
+    """Return a hint: a file with a similar name, or that a ~ was not expanded."""
     if path.parts[0].startswith("~"):
         return "; a shell expands ~ only at the start of a word: write `--configfile ~/...`"
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
@@ -84,11 +84,12 @@ class Scalar:
 
 
 class _Document:
-    """The ``value`` of a YAML text; ``scalars``: its numbers, booleans and nulls by their keys."""
+    """A YAML text: its ``value``, and its ``scalars`` (numbers, booleans, nulls) by their keys."""
 
     def __init__(self, text: str, name: str):
         self._name = name
-        # By anchor (None: without): the value and how many it holds; None while it is read.
+        # By anchor (None for no anchor): the value and the number of values in it; None while it
+        # is being read.
         self._anchored: dict[str | None, tuple[Any, int] | None] = {}
         self._count = 0
         self.scalars: dict[Keys, Scalar] = {}
@@ -99,7 +100,7 @@ class _Document:
             line = text.encode()[: error.position].count(b"\n") + 1
             self._fail(line, (), f"not valid YAML: {error.reason}; remove the character")
         except yaml.MarkedYAMLError as error:
-            last = text.rstrip("\n").count("\n") + 1  # of what is left open, beyond the end
+            last = text.rstrip("\n").count("\n") + 1  # of text that is left open at the end
             if (mark := error.problem_mark) is None:
                 self._fail(last, (), f"not valid YAML: {error.problem}; fix the file")
             line, problem = min(mark.line + 1, last), brief(str(error.problem), 300)
@@ -229,7 +230,7 @@ class _Document:
 
 
 def _remedy(problem: str, rest: str) -> str:
-    """Return what to do about a ``problem`` that a YAML parser found where ``rest`` begins."""
+    """Return how to fix a ``problem`` that the YAML parser found where the text ``rest`` begins."""
     if rest.startswith("\t"):
         return "it contains a tab; indent with spaces"
     if rest and "cannot start any token" in problem:
@@ -257,7 +258,7 @@ def _ambiguous(typed: str, kind: str) -> str:
 
 
 def dotted(keys: Sequence[Any]) -> str:
-    """Return ``keys`` as a message names them."""
+    """Return ``keys`` for a message, joined by dots."""
     return ".".join(brief(str(key)) for key in keys)
 
 
@@ -273,7 +274,7 @@ def missing_key(name: str, description: str | None) -> str:
 
 
 def none_of(words: str, known: list[str]) -> str:
-    """Return the message for a value, in ``words``, that is not among the ``known`` ones."""
+    """Return the message for a value, shown as ``words``, that is not among the ``known`` ones."""
     near = nearest(words, known, listed=False)
     short = near and len(known) > MOST_LISTED
     names = "the known names" if short else ", ".join(known)

@@ -65,8 +65,8 @@ class Strategy(_process_group.DataParallelGroup):
             )
         if hook == "powersgd" and self.cell.training.precision == "fp16":
             yield (
-                "hook powersgd: its error feedback would carry the infinities that the loss scaler "
-                "of precision fp16 provokes into every later gradient; choose bf16 or fp32"
+                "hook powersgd: its error feedback would carry infinities from the loss scaler of "
+                "precision fp16 into every later gradient; choose bf16 or fp32"
             )
 
     @classmethod

@@ -61,7 +61,10 @@ class Strategy(_process_group.DataParallelGroup):
         yield from super().check()
         stage = self.options["stage"]
         if stage > 0 and self.data_parallel_size == 1:
-            yield f"stage {stage} divides a model among ranks, but there is one device; choose two"
+            yield (
+                f"stage {stage} divides a model among ranks, which needs two devices or more; "
+                "choose other hardware, or stage 0"
+            )
         precision = self.cell.training.precision
         if precision == "fp16":
             yield "precision fp16: DeepSpeed would use its own loss scaler; choose bf16 or fp32"
