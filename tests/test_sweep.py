@@ -86,9 +86,15 @@ ONE = {"name": "ddp-$devices", "matrix": {"devices": [2]}}
     ("changes", "sentence"),
     [
         ({}, "a.yaml: sweep.0: needs either `matrix` or `zip`"),
-        ({"zip": {"devices": [2], "batch": [1, 2]}}, "equally many values for each key, and has devices"),
+        (
+            {"zip": {"devices": [2], "batch": [1, 2]}},
+            "equally many values for each key, and has devices",
+        ),
         ({"matrix": {"devices": []}}, "a.yaml: sweep.0: matrix.devices: value [] "),
-        ({"matrix": {"devices": [2, 4]}}, "sweep.0.name: 'ddp-$devices-$batch' contains none of the"),
+        (
+            {"matrix": {"devices": [2, 4]}},
+            "sweep.0.name: 'ddp-$devices-$batch' contains none of the",
+        ),
         ({"name": "x", "matrix": {"devices": [2], "batch": [1, 2]}}, "duplicate variant 'x'; name"),
         (
             {"variant": EAGER, "matrix": {"devices": [2], "batch": [0.1, "0_1"]}},
