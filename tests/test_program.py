@@ -120,7 +120,7 @@ def test_it_keeps_freed_memory_as_cells_do(launch, of, quick):
         ("1 / 0", "ended with status 1 after 0 steps; ran /"),
         (
             "from parbench_turns import step\nwhile True: step(samples=0.3)",
-            "samples in a turn; pass step() whole numbers",
+            "samples in a turn; pass whole numbers to step()",
         ),
     ],
     ids=["no step", "an error", "no whole samples"],

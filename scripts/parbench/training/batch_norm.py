@@ -1,6 +1,6 @@
 """BatchNorm over the whole global batch, for the setting `batch_norm: synchronized`.
 
-Neither torch's nor Horovod's SyncBatchNorm takes CPU tensors. This one needs only a strategy's
+Neither torch's nor Horovod's SyncBatchNorm accepts CPU tensors. This module needs only a strategy's
 `reduce`.
 """
 
@@ -21,8 +21,8 @@ LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 class Ranks:
     """Sums over all ranks for BatchNorm layers; ``reduce``: Strategy.reduce.
 
-    ``counts``: whether this rank has samples of the batch. A rank without any computes with
-    others, which must not count, since all ranks must take part.
+    ``counts``: whether this rank has samples of the batch. A rank without any must take part as
+    well, so it computes with samples that do not count.
     """
 
     def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor]):
@@ -50,7 +50,7 @@ class _Sum(torch.autograd.Function):
 class Synchronized(_BatchNorm):
     """A BatchNorm layer of any dimension that normalizes over the batches of all ``ranks``.
 
-    It takes over the parameters and buffers of ``layer`` under the same names.
+    It takes the parameters and buffers of ``layer`` under the same names.
     """
 
     def __init__(self, layer: _BatchNorm, ranks: Ranks):
@@ -66,14 +66,14 @@ class Synchronized(_BatchNorm):
         """Accept any number of dimensions; channels are the second."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Normalize [B, C, ...]; return the same shape and dtype."""
+        """Normalize ``value`` [B, C, ...]; return the same shape and dtype."""
         if not self.training:
             return super().forward(value)
         # Half precision has too few digits for statistics.
         x = value.to(torch.promote_types(value.dtype, torch.float32))
         axes, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
         # Two sums over ranks: mean of squares minus squared mean would lose digits.
-        own_count = x.new_full((1,), x.numel() / x.shape[1])  # without a copy from the host
+        own_count = x.new_full((1,), x.numel() / x.shape[1])  # needs no copy from the host
         total = self.ranks.sum(torch.cat([x.sum(axes), own_count]))
         mean, count = total[:-1] / total[-1], total[-1]
         centred = x - mean.view(shape)
@@ -106,7 +106,7 @@ class Synchronized(_BatchNorm):
 def synchronize(model: nn.Module, ranks: Ranks) -> None:
     """Replace every BatchNorm layer of ``model`` by a Synchronized one.
 
-    Raises ParbenchError for an unknown kind of BatchNorm.
+    Raises ParbenchError for an unsupported kind of BatchNorm.
     """
     for name, child in model.named_children():
         if isinstance(child, _BatchNorm) and type(child) in LAYERS:

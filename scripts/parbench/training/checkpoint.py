@@ -1,4 +1,4 @@
-"""Checkpoints of a cell, from which an interrupted run resumes.
+"""Write, find and read checkpoints of a cell, from which an interrupted run resumes.
 
 A checkpoint is one safetensors file with JSON in its metadata, so nothing is unpickled. Its name
 contains the number of steps and a digest, which is checked on reading.
@@ -22,7 +22,7 @@ from parbench.training import launched
 if TYPE_CHECKING:
     import torch
 
-KEPT = 2  # the last checkpoint, and one more in case it is damaged
+KEPT = 2  # the last checkpoint, and one more in case the last is damaged
 # Interval at which all ranks check for requests. A request waits at most about twice as long.
 POLL_SECONDS = 1.0
 
@@ -42,7 +42,7 @@ def written(folder: Path) -> list[Path]:
 class Place:
     """How far training has come: ``step`` steps of ``epoch`` (counted from 0) are done.
 
-    ``seconds``: of these steps on the slowest rank; ``loss``: sum of this rank's losses.
+    ``seconds``: time of these steps on the slowest rank; ``loss``: sum of this rank's losses.
     """
 
     epoch: int = 0
@@ -51,14 +51,14 @@ class Place:
     loss: float = 0.0
 
     def json(self) -> dict[str, int]:
-        """Return {epoch, step} for readers, who count epochs from 1."""
+        """Return epoch, counted from 1 as users do, and step."""
         return {"epoch": self.epoch + 1, "step": self.step}
 
 
 class Store:
-    """The checkpoints in one folder, identified by the number of completed steps.
+    """The checkpoints in one folder, numbered by completed steps.
 
-    ``identity``: of the run that reads and writes them.
+    ``identity``: identity of the run that reads and writes them.
     """
 
     def __init__(self, folder: Path, identity: Identity):
@@ -75,14 +75,14 @@ class Store:
         files.make_folder(self.folder)
         part = self.folder / "unfinished.part"
         save_file(tensors, part, {"record": record})
-        # On the disk before the older ones are deleted.
+        # The file must be on disk before the older ones are deleted.
         files.rename_durably(part, self.folder / f"{number:010d}.{_digest(part)}.safetensors")
         _delete(written(self.folder)[:-KEPT])
 
     def find(self) -> int | None:
-        """Return the number of the newest intact checkpoint of this run's identity, or None.
+        """Return the number of the newest intact checkpoint with this run's identity, or None.
 
-        Deletes damaged and outdated checkpoints and says so in the log.
+        Deletes damaged and outdated checkpoints and reports it in the log.
         """
         for path in reversed(written(self.folder)):
             if path.name.split(".")[1] != _digest(path):
@@ -91,7 +91,7 @@ class Store:
                 continue
             then = _record(path).get("identity")
             changes = (
-                ["it is of an older parbench"]
+                ["it was written by an older parbench"]
                 if then is None
                 else self.identity.changes_since(Identity.of(then))
             )
@@ -121,7 +121,7 @@ def _number(path: Path) -> int:
 
 
 def _digest(path: Path) -> str:
-    """Return enough of a file's SHA-256 to detect damage."""
+    """Return the first digits of a file's SHA-256, enough to detect damage."""
     return files.sha256_file(path)[:16]
 
 
@@ -134,7 +134,7 @@ def _record(path: Path) -> dict:
 
 @dataclass
 class Stride:
-    """The number of steps between two checks: ``length``, of which ``left`` remain."""
+    """The steps between two checks: ``length`` in all, of which ``left`` remain."""
 
     length: int = 1
     left: int = 1
@@ -142,10 +142,11 @@ class Stride:
 
 
 class CheckpointTimer:
-    """Makes all ranks check for requests, about once a second and after the same step.
+    """Makes all ranks check for requests about once a second, all after the same step.
 
     A message after each step would cost too much. At each check the ranks agree, from the time that
-    the last steps took, on the number of steps until the next. ``combined``: Strategy.reduced.
+    the last steps took, on the number of steps until the next check. ``every``: seconds between
+    checkpoints; ``combined``: Strategy.reduced.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class CheckpointTimer:
     def due(self, phase: str) -> bool:
         """Return whether all ranks must write a checkpoint now; called after each step.
 
-        If ``stop`` is set, they must stop after it.
+        If ``stop`` is set, they must stop after writing it.
         """
         stride = self._strides[phase]
         stride.left -= 1

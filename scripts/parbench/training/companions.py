@@ -1,6 +1,6 @@
 """Coordinate the processes of models that train at the same time (strategy concurrent).
 
-With any other strategy a process has no companions, and a meeting returns at once.
+With any other strategy a process has no companions, and never waits for one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parbench.training import snapshot
 from parbench.training.endings import CompanionDiverged, Stopped
 from parbench.training.run import Run
 
-POLL_SECONDS = 0.02  # between two checks whether the others have arrived
+POLL_SECONDS = 0.02  # between two checks for the arrival of others
 
 
 class Companions:
@@ -20,12 +20,12 @@ class Companions:
 
     def __init__(self, run: Run):
         self.run = run
-        self.others: list[dict] = []  # their results, once all have ended
+        self.others: list[dict] = []  # their results, set once all have ended
 
     def wait_for_all(self, what: str, phase: str, message: Any = None) -> list:
         """Wait until all processes have reached ``what``; return the message of each.
 
-        ``message``: this process's message. Raises Stopped or CompanionDiverged.
+        ``message``: this process's message, JSON. Raises Stopped or CompanionDiverged.
         """
         run = self.run
         while (messages := run.strategy.exchange_messages(what, message)) is None:
@@ -54,7 +54,7 @@ class Companions:
         return {"model": name, "train_seconds": seconds, "problem": problem}
 
     def end_together(self, seconds: float) -> None:
-        """Wait after the last step until all have finished: no device is free before that.
+        """Wait after the last step until all have finished, since no device is free before that.
 
         Raises CompanionDiverged.
         """

@@ -1,4 +1,4 @@
-"""torch.compile, kept outside all clocks: its cache, its time, and a guard against recompiling."""
+"""Run torch.compile while nothing is timed: its cache, its time, a guard against recompiling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parbench.training.run import Run
 
 # Passes for each shape. On a GPU the first compiles the graph and the second records it.
 PASSES = 3
-# A pass that compiles counts as progress for so long: max-autotune tries kernels for minutes.
+# Seconds for which a compiling pass counts as progress: max-autotune tries kernels for minutes.
 LIMIT_SECONDS = 3600.0
 
 
@@ -27,7 +27,7 @@ def own_cache(cell: Cell) -> Iterator[None]:
     if cell.training.compile == "none":
         yield
         return
-    # The compiler, too, may use only the device's cores.
+    # The compiler, too, may use only the cores of this cell.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(torch.get_num_threads())
     state = os.environ.get("PARBENCH_STATE")
     with tempfile.TemporaryDirectory("", "compiled-", state, ignore_cleanup_errors=True) as folder:
@@ -36,9 +36,9 @@ def own_cache(cell: Cell) -> Iterator[None]:
 
 
 def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
-    """Compile by running each of ``passes``, one per shape; any further shape is then an error.
+    """Compile by running each of ``passes``, one per shape; any other shape is then an error.
 
-    Returns the extra seconds of first passes over last ones, on the slowest rank.
+    Returns by how many seconds first passes exceed last ones, on the slowest rank.
     """
     strategy, seconds = run.strategy, 0.0
     for number, run_pass in enumerate(passes):
@@ -54,7 +54,7 @@ def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
 
 @contextlib.contextmanager
 def _beating(run: Run, number: int) -> Iterator[None]:
-    """Send heartbeats meanwhile, for at most LIMIT_SECONDS."""
+    """Send heartbeats within the context, for at most LIMIT_SECONDS."""
     ended = threading.Event()
 
     def beat() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class Diverged(Exception):
-    """The loss is not finite."""
+    """Raised when the loss is not finite."""
 
 
 class CompanionDiverged(Diverged):
-    """A model that trained at the same time diverged."""
+    """Raised when a model that trains at the same time has diverged."""
 
 
 class Stopped(Exception):
-    """The launcher asked to stop; a checkpoint was written."""
+    """Raised when the launcher has asked to stop and a checkpoint is written."""

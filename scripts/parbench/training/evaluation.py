@@ -1,4 +1,4 @@
-"""Predict the test set with torch, all ranks together."""
+"""Predict the test set with torch, on all ranks together."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from parbench.training.run import Run
 def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     """Return the predicted classes [N] (int64, CPU) and the mean loss, on every rank.
 
-    N is the whole test set or, with `steps`, its first batches, equally many per rank. Each rank
-    predicts its share, without padding. The time goes into ``run.inference``: as in a pair, devices
-    are waited for at both ends, not after each batch. A run that stops here evaluates from the
-    beginning when it resumes.
+    N is the size of the whole test set or, with `steps`, of its first batches, equally many per
+    rank. Each rank predicts its share, without padding. ``run.inference`` gets the time: as in a
+    pair, it waits for the devices at the start and the end, not after each batch. A run that stops
+    here evaluates from the beginning when it resumes. Raises Stopped.
     """
     strategy = run.strategy
     strategy.broadcast_buffers(run.model)
@@ -60,7 +60,8 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
 
 
 def _predict_until_due(run: Run, model: nn.Module, parts: list, outputs: list) -> bool:
-    """Append outputs until a checkpoint is due (returns True) or all ``parts`` have one (False)."""
+    """Append to ``outputs`` until a checkpoint is due (return True) or all ``parts`` are done
+    (return False)."""
     for part in parts[len(outputs) :]:
         with run.profile.phase("inference"):
             images, labels = run.augment.test_batch(*_span(part))
@@ -74,7 +75,7 @@ def _predict_until_due(run: Run, model: nn.Module, parts: list, outputs: list) -
 
 
 def passes(run: Run) -> Iterator[Callable[[], object]]:
-    """Yield an untimed forward pass for each batch size of this rank."""
+    """Yield a function for each batch size of this rank, which runs an untimed forward pass."""
     model = run.strategy.unwrap(run.model)
 
     @torch.no_grad()
@@ -92,7 +93,7 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
     """Return the number of samples to test and this rank's batches of sample indices.
 
     Every rank gets equally many batches, some of which may be empty, because ranks check for
-    requests together and some strategies compute together.
+    requests together and, with some strategies, compute together.
     """
     batch, ranks = run.training.evaluation_batch, run.strategy.data_parallel_size
     count = len(run.data.test_labels)
@@ -106,7 +107,7 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
 
 def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
     """Return a function that predicts each rank's next test batch and returns the number of samples
-    over all ranks; and the PIDs of helper processes: none."""
+    over all ranks; and the PIDs of helper processes, of which there are none."""
     run.strategy.broadcast_buffers(run.model)
     model = run.strategy.unwrap(run.model).eval()
     parts = itertools.cycle(_whole_batches(run))
@@ -131,6 +132,6 @@ def _whole_batches(run: Run) -> list[tuple[int, int]]:
 def _span(part: torch.Tensor) -> tuple[int, int]:
     """Return (start, stop) of the consecutive samples ``part``; (0, 1) if it is empty.
 
-    A rank without samples joins with an image that does not count.
+    A rank without samples takes part with an image that does not count.
     """
     return (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)

@@ -18,7 +18,7 @@ from parbench.training.set_up import set_up
 
 
 def engine(strategy: Strategy) -> ModuleType:
-    """Return the module that predicts; it has ``evaluate`` and ``turns`` like evaluation.py."""
+    """Return the module that predicts; like evaluation.py it has ``evaluate`` and ``turns``."""
     return importlib.import_module(f"parbench.training.{strategy.ENGINE}")
 
 
@@ -33,7 +33,7 @@ def infer(
         passes = evaluation.passes(run)
         run.extra["compile_seconds"] = compiling.compile_all(run, passes)
     startup = strategy.reduced([time.time() - launch_time], "max")[0]
-    run.place.epoch = cell.training.epochs - 1  # only the last evaluation includes a warm-up
+    run.place.epoch = cell.training.epochs - 1  # the last epoch, since only its evaluation warms up
     with run.meters.timed():
         predictions, _ = engine(strategy).evaluate(run)
     run.meters.hold(*run.held())

@@ -1,4 +1,4 @@
-"""Tie a rank to its launcher: end with it, and treat SIGTERM as a request for a checkpoint."""
+"""Tie a rank to its launcher: end when it ends, and treat SIGTERM as a request for a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from queue import SimpleQueue
 MARK = "parbench: "  # prefix of lines that a rank of a pair prints for the launcher
 
 asked_to_stop = threading.Event()
-received: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, which only pairs receive
-stopped: list[int] = []  # processes stopped by this one; they cannot notice the launcher's end
+received: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, sent only to pairs
+stopped: list[int] = []  # processes stopped by this one, which cannot notice the launcher's end
 stopping = threading.Lock()  # held while ``stopped`` changes
-closed = threading.Event()  # the launcher has ended, or wants this process to end
-ending: list[Callable[[], None]] = []  # what ends the processes that this one has started
+closed = threading.Event()  # set when the launcher has ended, or wants this process to end
+ending: list[Callable[[], None]] = []  # functions that end the processes that this one has started
 
 
 def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
-    """Return the variables that tell a rank its place; there are ``per_node`` ranks on a node."""
+    """Return the variables that define a rank's place; there are ``per_node`` ranks on a node."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % per_node),
@@ -33,7 +33,7 @@ def begin() -> None:
     """Tie this process to its launcher; do nothing if it was started by hand.
 
     Only the launcher can write to the standard input, which therefore closes when the launcher
-    ends. Slurm sends SIGTERM before it kills: a request for a checkpoint.
+    ends. SIGTERM, which Slurm sends before it kills, counts as a request for a checkpoint.
     """
     if "PARBENCH_STATE" not in os.environ:
         return
@@ -42,14 +42,14 @@ def begin() -> None:
 
 
 def _end_with_input() -> None:
-    # Not through sys.stdin: a process that exits might wait for its lock.
+    # Not sys.stdin: a process that exits might wait for its lock.
     unfinished = b""
     while chunk := os.read(0, 4096):
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             received.put(line.decode())
     closed.set()
-    stopping.acquire()  # never released: from here on no process is stopped
+    stopping.acquire()  # never released, so that no further process is stopped
     send(signal.SIGCONT, stopped)
     for end in ending:
         end()

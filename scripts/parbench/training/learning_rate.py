@@ -1,10 +1,10 @@
-"""The peak learning rate of a cell. Without torch, since the plan uses it, too."""
+"""Compute the peak learning rate of a cell, without torch, since the plan needs it, too."""
 
 from __future__ import annotations
 
 from parbench.cell import Training
 
-# From the stated rate and the data-parallel size.
+# By rule: the peak rate, from the configured rate and the data-parallel size.
 RULES = {
     "fixed": lambda stated, ranks: stated,
     "linear": lambda stated, ranks: stated * ranks,

@@ -15,12 +15,12 @@ from parbench.training.run import Run
 
 
 def warm_up(run: Run, steps: int) -> None:
-    """Take ``steps`` real training steps outside the clock, then undo their effects.
+    """Take ``steps`` real training steps while nothing is timed, then undo their effects.
 
-    First allocations, the choice of kernels and DDP's bucket building thus cost no timed step.
-    If the last batch of an epoch has another size, one more step warms that size up. Weights,
-    buffers, optimizer and loss scaler are restored, so that training starts from the seed's
-    weights. Raises Stopped.
+    So first allocations, the choice of kernels and DDP's bucket building delay no timed step. If
+    the last batch of an epoch has another size, one more step warms up that size. Weights, buffers,
+    optimizer and loss scaler are restored, so that training starts from the seed's weights. Raises
+    Stopped.
     """
     whole_state = run.strategy.whole(run.state())
     initial = {name: value.detach().cpu().clone() for name, value in whole_state.items()}
@@ -64,7 +64,7 @@ def begin(run: Run, found: int | None = None) -> None:
 def train(run: Run, companions: Companions) -> None:
     """Train all epochs.
 
-    Raises Diverged if a loss is not finite, and Stopped on the launcher's request.
+    Raises Diverged if a loss is not finite, and Stopped if the launcher asks for it.
     """
     epochs = run.training.epochs
     for epoch in range(run.place.epoch, epochs):
@@ -112,7 +112,7 @@ def train_epoch(run: Run) -> tuple[float, float]:
     order = run.order(place.epoch)
     while place.step < len(run.bounds):
         with run.meters.timed():
-            # A barrier: waiting for a late rank is not training time.
+            # A barrier, since waiting for a late rank is not training time.
             strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
             with clocks.Stopwatch(strategy.devices) as watch, run.profile.phase("other"):
                 due = _train_until_due(run, order)
@@ -127,7 +127,7 @@ def train_epoch(run: Run) -> tuple[float, float]:
 
 
 def _train_until_due(run: Run, order: torch.Tensor) -> bool:
-    """Take steps until a checkpoint is due (returns True) or the epoch ends (False)."""
+    """Take steps until a checkpoint is due (return True) or the epoch ends (return False)."""
     place = run.place
     total = torch.tensor(place.loss, device=run.strategy.devices[-1])
     due = False
@@ -135,7 +135,7 @@ def _train_until_due(run: Run, order: torch.Tensor) -> bool:
     for batch, epoch in run.ahead((order[start:stop], place.epoch) for start, stop in bounds):
         loss = run.step(batch, epoch)
         run.next_rate()
-        # A step's loss is a mean over the batch, the epoch's a mean over its samples.
+        # A step's loss is the mean over its batch; the epoch's loss is the mean over its samples.
         total.add_(loss, alpha=len(batch))
         place.step += 1
         run.beat("training")

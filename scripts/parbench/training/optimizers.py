@@ -18,8 +18,8 @@ OPTIMIZERS = {
         parameters, rate, weight_decay=t.weight_decay, **_fused(t)
     ),
 }
-# Each takes the optimizer, the peak rate, the number of steps, and the steps at which `step` lowers
-# the rate and by which factor.
+# Each takes the optimizer, the peak rate, the number of steps, and for `step` the steps at which it
+# lowers the rate and the factor.
 SCHEDULES = {
     "constant": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.LambdaLR(
         optimizer, lambda step: 1.0
@@ -28,7 +28,7 @@ SCHEDULES = {
         optimizer, steps
     ),
     "onecycle": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.OneCycleLR(
-        # OneCycleLR would otherwise change the stated momentum.
+        # OneCycleLR would otherwise change the configured momentum.
         optimizer,
         rate,
         total_steps=steps,
@@ -43,14 +43,14 @@ SCHEDULES = {
 def schedule(
     optimizer: torch.optim.Optimizer, training: Training, peak: float, steps_per_epoch: int
 ) -> lr_scheduler.LRScheduler:
-    """Return the schedule of a whole training, whose epochs have so many steps.
+    """Return the schedule of a whole training, whose epochs have ``steps_per_epoch`` steps.
 
-    During the warm-up the rate rises evenly, from a first step's share to the ``peak``, and the
-    schedule follows (Goyal et al. 2017).
+    During the warm-up the rate rises linearly to ``peak``, from one step's share of it; then the
+    schedule begins (Goyal et al. 2017).
     """
     total = training.epochs * steps_per_epoch
     rising = min(round(training.learning_rate_warmup * steps_per_epoch), total - 1)
-    if rising < 2:  # a first step's share of one is all
+    if rising < 2:  # a warm-up of one step begins at the peak
         rising = 0
     lowered = [round(epoch * steps_per_epoch) - rising for epoch in training.learning_rate_steps]
     following = partial(
@@ -68,7 +68,7 @@ def schedule(
 
 
 def _fused(training: Training) -> dict[str, Any]:
-    """Return the argument only if it is set: SGD of torch 2.1 does not know it."""
+    """Return the argument `fused` only if it is set, since SGD of torch 2.1 does not accept it."""
     return {"fused": True} if training.fused else {}
 
 

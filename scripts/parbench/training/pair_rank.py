@@ -1,8 +1,8 @@
-"""One rank of a side of a pair, which trains or predicts when it is its side's turn.
+"""Run one rank of a side of a pair, which trains or predicts when it is its side's turn.
 
 The launcher sends lines to the standard input; after each turn the rank prints a line. Between
-turns a rank waits for a line, never in a collective, and is stopped (SIGSTOP), because libraries
-have threads that keep working while idle.
+turns a rank waits for a line, never in a collective, and is stopped (SIGSTOP), because some
+libraries have threads that stay busy while they wait.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def take_turns(
             report["peak_memory_mib"] = run.meters.peak_memory()
         return report
 
-    # A model that trains beside one that is compared alone only takes its share of the machine.
+    # A companion of a compared model is not timed; it only takes its share of the machine.
     compared = run.cell.model.name in {side.model.name for side in pair.sides}
     serve(turn, [os.getpid(), *helpers], compared, strategy.local_rank == 0)
 
@@ -63,12 +63,12 @@ def take_turns(
 def serve(
     turn: Callable[[int], dict], processes: list[int], compared: bool, leads: bool
 ) -> NoReturn:
-    """Take a turn whenever the launcher gives one: {"steps": number of timed steps, "stop": {node:
+    """Take a turn whenever the launcher sends {"steps": number of timed steps, "stop": {node:
     processes of other sides}}.
 
-    ``turn`` takes the steps and returns what it measured. ``processes``: to be stopped between the
-    turns; ``compared``: whether the pair compares what this process does; ``leads``: whether it is
-    the one on its node that stops the other sides.
+    ``turn`` takes the steps and returns what it measured. ``processes``: PIDs to be stopped between
+    turns; ``compared``: whether the pair compares the work of this process; ``leads``: whether this
+    process is the one on its node that stops the other sides.
     """
     identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": processes}
     report = identity = identity | {"compared": compared}
@@ -80,13 +80,14 @@ def serve(
 
 
 def node() -> str:
-    """Return this node's name; in tests several nodes are one machine."""
+    """Return this node's name; in tests one machine may play several nodes."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
 @contextlib.contextmanager
 def _alone(others: list[int], leads: bool) -> Iterator[None]:
-    """Stop the processes ``others`` of this node meanwhile; one rank per node ``leads``."""
+    """Stop the processes ``others`` of this node within the context; one rank per node
+    ``leads``."""
     with launched.stopping:
         launched.stopped = others if leads else []
         launched.send(signal.SIGSTOP, launched.stopped)
@@ -97,10 +98,10 @@ def _alone(others: list[int], leads: bool) -> Iterator[None]:
 
 
 def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) -> dict:
-    """Time ``steps`` after an untimed one; return {samples, seconds, joules} and the load.
+    """Time ``steps`` after an untimed one; return samples, seconds, joules and the load.
 
-    The samples are those of all ranks, the joules this rank's, None if they are unknown.
-    ``helpers``: processes that work for this one.
+    Samples are those of all ranks; joules are this rank's, None if unknown. ``helpers``: PIDs of
+    processes that work for this one.
     """
     strategy, meters = run.strategy, run.meters
     step()
@@ -113,8 +114,8 @@ def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) ->
         usage = load.now(helpers) - earlier
     _meet(strategy)  # the other side must not wake while a rank of this one computes
     joules = meters.own_joules - before
-    # The counter is of a whole card, which companions may share.
-    known = joules > 0 and not strategy.companions  # NaN is not
+    # The counter covers a whole card, which companions may share.
+    known = joules > 0 and not strategy.companions  # false for NaN
     report = {"samples": samples, "seconds": watch.seconds, "joules": joules if known else None}
     return report | asdict(usage)
 
@@ -152,12 +153,15 @@ def training_steps(run: Run) -> Callable[[], int]:
 
 
 def run_rank(cell_path: Path, side: int, data: Path) -> None:
-    """Run one rank of the side number ``side`` of the pair in ``cell_path``, on the dataset in
-    ``data``. Raises ParbenchError if there is no such side."""
+    """Run one rank of side number ``side`` of the pair in ``cell_path``, on the dataset in
+    ``data``.
+
+    Raises ParbenchError if there is no such side.
+    """
     launched.begin()
     pair = read_cell(cell_path)
     if not 0 <= side < len(pair.sides):
-        raise ParbenchError(f"--side {side}: {cell_path} has {len(pair.sides)}, from 0")
+        raise ParbenchError(f"--side {side}: {cell_path} has {len(pair.sides)} sides, from 0")
     with rank_of(pair.sides[side]) as (strategy, heartbeat):
         module = importlib.import_module(f"parbench.training.{strategy.TURNS}")
         module.take_turns(pair, side, data, strategy, heartbeat)

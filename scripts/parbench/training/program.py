@@ -1,4 +1,4 @@
-"""A program of a user's own that takes turns with another one: its processes, and what they say by
+"""A user's own program that takes turns with another one: its processes, and their messages through
 the socket of client/parbench_turns.py (docs/versus.md)."""
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ HOW = "from parbench_turns import step, and step(samples=...) after each trainin
 # Keys of its messages.
 HELLO, REPORT = ("process", "rank", "ranks", "python", "packages"), ("samples", "seconds")
 POLL_SECONDS = 0.2
-END_SECONDS = 3.0  # between SIGTERM and SIGKILL; a launcher gives its ranks no more than 5
-EXIT_SECONDS = 10.0  # within which a program ends of which a rank has
-LOG_LINES = 8  # that an error shows
+END_SECONDS = 3.0  # between SIGTERM and SIGKILL; the launcher kills its ranks after 5
+EXIT_SECONDS = 10.0  # a program must end within so long after one of its ranks
+LOG_LINES = 8  # last lines of the log that an error shows
 
 
 class ProgramError(ParbenchError):
-    """A program did something that no comparison can use; the message says which, what and the
-    fix."""
+    """Raised when a program cannot be compared; the message names the program, problem and fix."""
 
 
 @dataclass(eq=False)
 class Rank:
-    """A process that called `step`: its socket, what it has sent and not yet been read, its Python
-    and the packages that it had loaded, by version."""
+    """A process that called `step`: its socket, what it has sent and nobody has read yet, its
+    Python and the versions of the packages that it had loaded."""
 
     connection: socket.socket
     process: int = 0
@@ -54,7 +53,7 @@ class Rank:
     unread: bytes = b""
 
     def messages(self) -> Iterator[dict]:
-        """Yield the messages that have come. Raises EOFError at the end of all of them."""
+        """Yield the messages that have arrived. Raises EOFError once no more can arrive."""
         received = self.connection.recv(65_536)
         *lines, self.unread = (self.unread + received).split(b"\n")
         yield from map(json.loads, lines)
@@ -63,7 +62,7 @@ class Rank:
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Bind a socket to ``path``, which may be longer than a socket's address may be."""
+    """Bind a socket to ``path``, even if it exceeds the length limit of socket addresses."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         listener.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -73,7 +72,7 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a program did in its turn: ``samples`` of all ranks, ``seconds`` of the slowest."""
+    """The result of a turn: ``samples`` of all ranks, ``seconds`` of the slowest."""
 
     samples: float
     seconds: float
@@ -81,13 +80,12 @@ class Steps:
 
 @dataclass
 class Program:
-    """A program: its ``label``, its command line, what its environment has more than this
-    process's, and its log.
+    """A program: its ``label``, its command line, the variables that its environment has beyond
+    this process's, and its log.
 
-    ``patience``: the seconds within which it must reach its first step, and end each turn, which
-    ``patience_key`` states;
-    ``folder``: where it runs; ``hidden``: variables of this process that it does not inherit;
-    ``looked`` is called several times a second while it is waited for.
+    ``patience``: the seconds within which it must reach its first step and end each turn, set by
+    ``patience_key``; ``folder``: where it runs; ``hidden``: variables of this process that it does
+    not inherit; ``looked``: called several times a second while waiting for the program.
     """
 
     label: str
@@ -101,13 +99,14 @@ class Program:
     looked: Callable[[], None] = lambda: None
     process: subprocess.Popen[bytes] | None = None
     listener: socket.socket = field(init=False)
-    callers: list[Rank] = field(default_factory=list)  # that have not said yet who they are
+    callers: list[Rank] = field(default_factory=list)  # have not reported their rank yet
     ranks: dict[int, Rank] = field(default_factory=dict)
     turns: int = 0
 
     @contextlib.contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """Run the program, with its socket in ``folder``, until the end of the context."""
+        """Run the program, with its socket in ``folder``, until the end of the context. Raises
+        ProgramError if it cannot be started."""
         path = folder / f"{os.urandom(4).hex()}.socket"
         given = self._variables
         paths = [str(CLIENT), *filter(None, [given.get("PYTHONPATH")])]
@@ -138,16 +137,16 @@ class Program:
 
     @property
     def _begun(self) -> subprocess.Popen[bytes]:
-        """Its process, which has been started."""
+        """The process that was started."""
         assert self.process is not None
         return self.process
 
     @property
     def _variables(self) -> dict[str, str]:
-        """The variables that it inherits and is given, its own PATH first of all; unless they say
-        otherwise, it keeps freed memory, as cells do."""
+        """Return its environment: inherited variables, with the user's PATH, and those given to it.
+        By default it keeps freed memory, as cells do."""
         inherited = {key: os.environ[key] for key in os.environ.keys() - set(self.hidden)}
-        # Of the caller, before `make` entered parbench's own environment.
+        # The user's PATH, from before `make` entered parbench's own environment.
         if users_path := os.environ.get("PARBENCH_USERS_PATH"):
             inherited["PATH"] = users_path
         given = inherited | STEADY | self.environment
@@ -156,13 +155,14 @@ class Program:
 
     @property
     def path(self) -> str:
-        """The path of what its first word runs."""
+        """The path of the executable that its command line starts."""
         word = self.words[0]
         return shutil.which(word, path=self._variables.get("PATH")) or word
 
     @property
     def words(self) -> list[str]:
-        """Its command line, split. Raises ProgramError if it is empty or a quote does not end."""
+        """The arguments of its command line. Raises ProgramError if there are none or a quote is
+        not closed."""
         try:
             words = shlex.split(self.command)
         except ValueError:
@@ -177,7 +177,7 @@ class Program:
     # ------------------------------------------------------------ its processes
 
     def tree(self) -> list[psutil.Process]:
-        """Return its processes that have not ended, the first one first."""
+        """Return its running processes, the one that was started first."""
         try:
             root = psutil.Process(self._begun.pid)
             return [root, *root.children(recursive=True)]
@@ -185,11 +185,11 @@ class Program:
             return []
 
     def seconds_used(self) -> float:
-        """Return the processor seconds of all its processes so far."""
+        """Return the CPU seconds that all its processes have used so far."""
         used = 0.0
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
-                used += sum(process.cpu_times()[:4])  # own and those of ended children
+                used += sum(process.cpu_times()[:4])  # its own and those of ended children
         return used
 
     def send(self, number: int) -> None:
@@ -199,7 +199,7 @@ class Program:
                 process.send_signal(number)
 
     def end(self) -> None:
-        """End all its processes, stopped ones, too; the second call does nothing."""
+        """End all its processes, including stopped ones; a second call does nothing."""
         left = self.tree()
         for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
             for process in left:
@@ -208,7 +208,7 @@ class Program:
             if number == signal.SIGTERM:
                 _, left = psutil.wait_procs(left, END_SECONDS)
         self._begun.wait()
-        with contextlib.suppress(ProcessLookupError):  # whose parents have ended
+        with contextlib.suppress(ProcessLookupError):  # processes whose parents have ended
             os.killpg(self._begun.pid, signal.SIGKILL)
         for rank in (*self.callers, *self.ranks.values()):
             rank.connection.close()
@@ -216,7 +216,8 @@ class Program:
     # ------------------------------------------------------------ its turns
 
     def wait_for_step(self) -> None:
-        """Wait until all of its ranks have called `step` once. Raises ProgramError."""
+        """Wait until all of its ranks have called `step` once. Raises ProgramError if they do
+        not."""
         until = time.monotonic() + self.patience
         while not self.ranks or len(self.ranks) < self.first_rank.of:
             self._ready([])
@@ -224,20 +225,23 @@ class Program:
                 self._fail_late()
 
     def turn(self, steps: int) -> tuple[Steps, Load]:
-        """Continue it, let it take ``steps`` and stop it; return what it did, and the load on this
-        process's cores meanwhile, of which the program's is its own. Raises ProgramError."""
+        """Continue the program, let it take ``steps``, and stop it again.
+
+        Returns what it did and the load on this process's cores during the turn, where ``own`` is
+        the program's. Raises ProgramError.
+        """
         self.send(signal.SIGCONT)
         began = time.perf_counter()
         before, used = load.now(), self.seconds_used()
         taken = self.take(steps)
-        self.send(signal.SIGSTOP)  # at once: workers of a data loader would go on
+        self.send(signal.SIGSTOP)  # at once, since workers of a data loader would go on
         spent, used = load.now() - before, self.seconds_used() - used
-        # Of the timed steps, which are a share of these seconds.
+        # Only the timed steps count, which take a share of these seconds.
         share = min(1.0, taken.seconds / (time.perf_counter() - began))
         return taken, replace(spent, own=spent.own + used).times(share)
 
     def take(self, steps: int) -> Steps:
-        """Let it take ``steps`` timed steps, after an untimed one. Raises ProgramError."""
+        """Let the program take ``steps`` timed steps, after an untimed one. Raises ProgramError."""
         until = time.monotonic() + self.patience
         for rank in self.ranks.values():
             with contextlib.suppress(OSError):  # a dead rank is noticed below
@@ -264,12 +268,12 @@ class Program:
 
     @property
     def first_rank(self) -> Rank:
-        """The rank that spoke first."""
+        """The rank that sent the first message."""
         return next(iter(self.ranks.values()))
 
     def _ready(self, ranks: list[Rank]) -> list[Rank]:
-        """Return those of ``ranks`` that have said something, or ended, within POLL_SECONDS; take
-        in other processes that call. Raises ProgramError if the program has ended."""
+        """Return those of ``ranks`` that have sent something, or ended, within POLL_SECONDS, and
+        accept connections of other processes. Raises ProgramError if the program has ended."""
         self.looked()
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
@@ -281,12 +285,12 @@ class Program:
         for caller in [each for each in self.callers if each in ready]:
             if self._register(caller):
                 self.callers.remove(caller)
-        if None in ready:  # the listener's
+        if None in ready:  # a process connects
             self.callers.append(Rank(self.listener.accept()[0]))
         return [rank for rank in ranks if rank in ready]
 
     def _register(self, rank: Rank) -> bool:
-        """Return whether a process has said which rank it is, and note it."""
+        """Return whether a process has reported which rank it is; if so, record it."""
         for message in self._messages(rank):
             rank.process, rank.number, rank.of = (message[key] for key in HELLO[:3])
             rank.python, rank.packages = message["python"], message["packages"]
@@ -299,7 +303,8 @@ class Program:
         return bool(rank.process)
 
     def _messages(self, rank: Rank) -> list[dict]:
-        """Return what a rank has said. Raises ProgramError if it has ended, or did wrong."""
+        """Return the messages of a rank. Raises ProgramError if it has ended or reports a
+        problem."""
         found: list[dict] = []
         try:
             for message in rank.messages():
@@ -313,13 +318,15 @@ class Program:
             if problem := message.get("problem"):
                 raise ProgramError(f"{self} {problem}")
             if not set(REPORT if rank.process else HELLO) <= set(message):
-                raise ProgramError(f"{self}: something but parbench_turns writes to its socket")
+                raise ProgramError(
+                    f"{self}: another module than parbench_turns writes to its socket"
+                )
         return found
 
-    # ------------------------------------------------------------ what is wrong
+    # ------------------------------------------------------------ errors
 
     def _fail_ended(self) -> None:
-        """Raise ProgramError for a program, or one of its ranks, that has ended."""
+        """Raise ProgramError, as the program, or one of its ranks, has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._begun.wait(EXIT_SECONDS)
         status = self._begun.returncode

@@ -1,4 +1,4 @@
-"""A program of the user's own as a side of a pair: this rank starts it and passes turns on."""
+"""Run a user's own program as a side of a pair: this rank starts it and passes turns on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def take_turns(
     """Start the program of side ``number`` of ``pair`` and let it take turns until the launcher
     ends this process, and with it the program. Raises ProgramError."""
     cell, options = pair.sides[number], strategy.options
-    own_cores = cores.pin(0, 1)  # which the program inherits
+    own_cores = cores.pin(0, 1)  # the program inherits them
     state = Path(os.environ["PARBENCH_STATE"])
     mine = launched.place(0, 1, 1)  # the program has ranks of its own
     program = Program(
@@ -46,7 +46,7 @@ def take_turns(
         done, load = program.turn(steps)
         if not done.samples.is_integer():
             raise ProgramError(
-                f"{program}: {done.samples} samples in a turn; pass step() whole numbers"
+                f"{program}: {done.samples} samples in a turn; pass whole numbers to step()"
             )
         report = {"samples": int(done.samples), "seconds": done.seconds, "joules": None}
         return report | asdict(load)
@@ -70,7 +70,7 @@ def take_turns(
 
 @contextmanager
 def _ended_with_launcher(program: Program) -> Iterator[None]:
-    """Let ``program`` end when the launcher does; what it printed goes to the log."""
+    """End ``program`` when the launcher ends; copy what it printed to the log."""
 
     def end() -> None:
         if program.process is not None:
@@ -81,7 +81,7 @@ def _ended_with_launcher(program: Program) -> Iterator[None]:
     try:
         yield
     except ProgramError:
-        if launched.closed.is_set():  # its end was our doing, and so is this process's
+        if launched.closed.is_set():  # this process ended the program, and ends, too
             threading.Event().wait()
         _show(program.log)
         raise

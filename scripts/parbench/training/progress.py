@@ -1,4 +1,4 @@
-"""Messages of a running rank: heartbeats and errors for the launcher, a line per epoch."""
+"""Messages of a running rank: heartbeats and errors for the launcher, a log line per epoch."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ class Heartbeat:
         if self._folder is None:
             return
         target = self._folder / ending
-        # Renamed, so that the launcher never reads half a file. No fsync: it need not survive.
+        # Renamed, so that the launcher never reads half a file. No fsync, as it need not survive a
+        # crash.
         temporary = target.with_suffix(".part")
         temporary.write_text(json.dumps(value), encoding="utf-8")
         os.replace(temporary, target)
 
 
-# torch's allocators, the CUDA runtime (also as NCCL tells it), and libraries that allocate by
-# themselves: cuBLAS, cuDNN, cuSOLVER.
+# The messages of torch's allocators, of the CUDA runtime (also through NCCL), and of libraries that
+# allocate memory themselves: cuBLAS, cuDNN, cuSOLVER.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can(?:'t|not) allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE
 )
@@ -74,8 +75,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def line(entry: dict, epochs: int, left_seconds: float) -> str:
-    """Return the log line of a completed epoch; there are ``epochs`` in all."""
-    accuracy = ""  # not measured in runs of a few steps
+    """Return the log line of a completed epoch, whose ``entry`` is from the history; there are
+    ``epochs`` in all."""
+    accuracy = ""  # unknown in runs of a few steps
     if entry["test_accuracy"] is not None:
         accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
     return (

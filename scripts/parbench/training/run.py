@@ -1,4 +1,4 @@
-"""One rank's training of a cell, common to all strategies: data, model, and the step."""
+"""Train a cell on one rank, the same for all strategies: data, model, and the step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Run:
         # Restored from a checkpoint when a run is resumed.
         self.started = clocks.now()
         self.resumed_from: list[dict] = []
-        self.kept = self.place.json()  # where the run would resume if it stopped now
+        self.kept = self.place.json()  # where the run would resume if it stopped at this moment
         self.store: checkpoint.Store | None = None
         self.machine = ""
         every = cell.run.checkpoint_seconds
@@ -87,7 +87,7 @@ class Run:
             self.augment = input_class(
                 self.data, self.cell.seed, settings.image_size, settings.augment
             )
-        self.input = self.augment  # without a wrapper
+        self.input = self.augment  # without the wrapper for channels-last
         if settings.memory_format == "channels_last":
             self.augment = loader.ChannelsLast(self.augment)
         self.data = self.data.without_train_images()  # `augment` has them
@@ -146,7 +146,7 @@ class Run:
 
     def micro_batches(self, batch: torch.Tensor) -> Iterator[tuple[torch.Tensor, float]]:
         """Yield each micro-batch in this rank's share of the global ``batch``, and the weight of a
-        sample's loss; one, the share, without gradient_accumulation."""
+        sample's loss. Without gradient_accumulation the share is one micro-batch."""
         for samples in self.mine(batch).tensor_split(self.training.gradient_accumulation):
             if len(samples) > 0:
                 yield samples, self.strategy.data_parallel_size / len(batch)
@@ -180,8 +180,8 @@ class Run:
         return sum(losses, loss)
 
     def _add_gradients(self, samples: torch.Tensor, weight: float, epoch: int) -> torch.Tensor:
-        """Add the gradients of a micro-batch, whose samples' losses have this weight; return its
-        loss, detached."""
+        """Add the gradients of the micro-batch ``samples``, whose losses have this ``weight``;
+        return its loss, detached."""
         self.ranks.counts = weight > 0
         with self.profile.phase("input"):
             images, labels = self.augment.train_batch(samples, epoch)
@@ -194,7 +194,7 @@ class Run:
         )
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield ``batches``; an input that reads from disk reads the next ones meanwhile."""
+        """Yield ``batches``, while an input that reads from disk already reads the next ones."""
         if not isinstance(self.input, disk_input.DiskInput):
             return batches
         return self.input.ahead(
@@ -202,7 +202,7 @@ class Run:
         )
 
     def _exchanged(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum ``values`` over all ranks in the middle of a step (synchronized BatchNorm)."""
+        """Return ``values`` summed over all ranks within a step (for synchronized BatchNorm)."""
         with self.profile.phase("exchange"):
             return self.strategy.reduce(values)
 
@@ -220,11 +220,12 @@ class Run:
         return tensors_in([self.data, self.augment]), self.strategy.held(self.model, self.optimizer)
 
     def beat(self, phase: str, step: int | None = None) -> None:
-        """Send a heartbeat with this rank's position in ``phase``, by default ``place``."""
+        """Send a heartbeat with the ``phase`` and the step, by default that of ``place``."""
         self.heartbeat.beat(phase, self.place.epoch + 1, self.place.step if step is None else step)
 
     def passes(self, bounds: list[tuple[int, int]]) -> Iterator[Callable[[], object]]:
-        """Yield a training step for each distinct batch size in ``bounds``."""
+        """Yield a function for each distinct batch size in ``bounds``, which takes a training
+        step."""
         order, sizes = self.order(0), {stop - start: (start, stop) for start, stop in bounds}
         for start, stop in sizes.values():
             yield partial(self.train_once, order[start:stop])

@@ -22,7 +22,7 @@ from parbench.training.run import Run
 
 
 def prepare(cell: Cell) -> None:
-    """Apply settings that hold for the whole process."""
+    """Apply the settings of ``cell`` that affect the whole process."""
     if cell.hardware.device == "cpu":
         torch.set_num_threads(cell.hardware.threads)
     torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32.matmul
@@ -39,7 +39,7 @@ def set_up(
 ) -> tuple[Run, dict]:
     """Join the other ranks; return the Run and `environment` for metrics.json.
 
-    ``of``: the pair that ``cell`` is a side of, whose environment is described then.
+    ``of``: the pair of which ``cell`` is a side, if any; its environment is then described.
     """
     prepare(cell)
     heartbeat.beat("start-up")
@@ -50,7 +50,7 @@ def set_up(
     cell = replace(cell, model=strategy.model)
     run = Run(cell, data_folder, strategy, heartbeat)
     run.data.require_every_class()
-    all_cores = _all_cores(run, own_cores)  # by which NCCL has connected the ranks
+    all_cores = _all_cores(run, own_cores)  # this collective also makes NCCL connect the ranks
     description = environment.describe(
         of or cell,
         run.data.sha256,

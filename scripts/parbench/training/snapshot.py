@@ -13,10 +13,10 @@ from parbench.training.run import Run
 
 
 def write(run: Run) -> None:
-    """Write a checkpoint from rank 0; then raise Stopped if the launcher asked for it.
+    """Write a checkpoint from rank 0; then raise Stopped if the launcher has asked to stop.
 
-    If every rank has a whole model, buffers and optimizer are rank 0's: its running statistics are
-    the ones that count, and all ranks' optimizers are equal.
+    If every rank has a whole model, buffers and optimizer are taken from rank 0: its running
+    statistics are the ones that count, and all optimizers are equal.
     """
     run.beat("checkpoint")
     strategy, place = run.strategy, run.place
@@ -39,7 +39,7 @@ def write(run: Run) -> None:
         tensors = {f"model.{name}": value for name, value in weights.items()}
         tensors |= {f"optimizer.{name}": value for name, value in optimizer_state.items()}
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
-        # As a tensor, since JSON has no NaN; divergence is detected at the end of the epoch.
+        # A tensor, since JSON has no NaN; divergence is detected at the end of the epoch.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
         try:
             run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
@@ -47,7 +47,7 @@ def write(run: Run) -> None:
         except (OSError, SafetensorError) as error:  # a full disk must not end the training
             print(
                 f"checkpoint: none could be written to {run.store.folder} ({error}); "
-                f"an interruption now goes on from {_place_text(run.kept)}",
+                f"after an interruption training would go on from {_place_text(run.kept)}",
                 flush=True,
             )
     run.checkpoint_timer.restart()
@@ -93,7 +93,7 @@ def _part(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def _random_state(devices: list[torch.device]) -> list[int]:
-    """Return the random states of this process and its accelerators as bytes."""
+    """Return the random states of this process and its accelerators, as a list of bytes."""
     states = [torch.get_rng_state()]
     states += [torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"]
     return torch.cat(states).tolist()

@@ -35,19 +35,19 @@ from parbench.training import spark_worker
 from parbench.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-JOBS = 3  # timed in steady state, after two others
+JOBS = 3  # timed jobs in steady state, after two untimed ones
 HOST = "127.0.0.1"
 IDLE_SECONDS = 3.0
-CLUSTER_SECONDS = 60.0  # within which a cluster must provide its cores
-FAILURES = 4  # of a task until its job fails, as on a cluster
+CLUSTER_SECONDS = 60.0  # within which a cluster must provide the cores
+FAILURES = 4  # failures of a task until its job fails, as on a cluster
 MIB = 2**20
 
 
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
     """Return the predicted classes [N] (int64, CPU) of the test set.
 
-    ``run.inference`` gets the time of JOBS jobs in steady state; ``run.extra`` start-up times,
-    memory, idle load and task skew.
+    Sets ``run.inference`` to the time of JOBS jobs in steady state, and adds start-up times,
+    memory, idle load and task skew to ``run.extra``.
     """
     session = Session(run)
     try:
@@ -91,12 +91,12 @@ def started(cell: Cell) -> SparkSession:
     cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
     master, site_conf = f"local[{cores},{FAILURES}]", {}
     if cluster := cell.strategy.options.get("cluster", False):
-        assert cell.run.spark_master is not None  # planned only with one
+        assert cell.run.spark_master is not None  # cells are planned only if it is set
         master, site_conf = cell.run.spark_master, cell.run.spark_conf
-    if not cluster or f"//{HOST}:" in master:  # not the site's: its settings are for another Spark
+    if not cluster or f"//{HOST}:" in master:  # not the site's Spark, so its settings do not apply
         for name in variables.OF_SITES_SPARK:
             os.environ.pop(name, None)
-    # Without spark-submit, only this variable sets the workers' Python.
+    # Without spark-submit, only this variable selects the workers' Python.
     os.environ["PYSPARK_PYTHON"] = site_conf.get("spark.pyspark.python", sys.executable)
     if not cluster or f"//{HOST}:" in master:
         os.environ["SPARK_LOCAL_IP"] = HOST  # hides this session's pages from others
@@ -135,7 +135,7 @@ def keep_weights(run: Run, folder: Path) -> Path:
 
 
 def predictor(run: Run) -> spark_worker.Predictor:
-    """Return what workers must know about ``run``."""
+    """Return the predictor of ``run``, with what workers must know."""
     return spark_worker.Predictor(
         cell=run.cell.json(),
         classes=len(run.data.classes),
@@ -155,7 +155,7 @@ def helpers_of(application: str) -> list[psutil.Process]:
     own_children = psutil.Process().children(recursive=True)
     executor_children = []
     for process in executors:
-        with contextlib.suppress(psutil.NoSuchProcess):  # has just ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # the process has just ended
             executor_children += process.children(recursive=True)
     return list(dict.fromkeys([*own_children, *executors, *executor_children]))
 
@@ -163,7 +163,7 @@ def helpers_of(application: str) -> list[psutil.Process]:
 class Session:
     """A Spark session with the test set of ``run`` in its executors' memory.
 
-    ``seconds``: the time to start it.
+    ``seconds``: the time that its start took.
     """
 
     def __init__(self, run: Run):
@@ -179,7 +179,8 @@ class Session:
         run.beat("start-up")
 
     def _await_cores(self) -> None:
-        """Wait for the executors; ParbenchError if they lack cores after CLUSTER_SECONDS."""
+        """Wait for the executors. Raises ParbenchError if cores are missing after
+        CLUSTER_SECONDS."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
             rows = (row for row in self._asked("executors") if row["id"] != "driver")
@@ -191,7 +192,7 @@ class Session:
                     fix = "choose a larger cluster, fewer threads or more executors"
                 raise ParbenchError(
                     f"{self.run.cell.id}: the Spark cluster at {self.run.cell.run.spark_master} "
-                    f"gives {cores} of {self.cores} cores, in executors of "
+                    f"provides {cores} of {self.cores} cores, in executors of "
                     f"{self.cores // self.options['executors']}; {fix}"
                 )
             self.run.beat("start-up")
@@ -202,7 +203,7 @@ class Session:
         run = self.run
         folder = Path(tempfile.mkdtemp(prefix="spark-", dir=os.environ.get("PARBENCH_STATE")))
         bring(self.spark, keep_weights(run, folder))
-        load: Any = predictor(run).load  # Spark declares what it calls too narrowly
+        load: Any = predictor(run).load  # Spark's annotations are too narrow
         predict = predict_batch_udf(
             load,
             return_type=types.LongType(),
@@ -221,7 +222,7 @@ class Session:
         predicted[ids] = torch.from_numpy(table["predicted"].to_numpy())
         if len(ids) != len(predicted) or bool((predicted < 0).any()):
             raise ParbenchError(
-                f"{self.run.cell.id}: Spark gave {len(ids)} predictions for {len(predicted)} "
+                f"{self.run.cell.id}: Spark returned {len(ids)} predictions for {len(predicted)} "
                 "records, or some of them twice"
             )
         self.run.beat("evaluation")

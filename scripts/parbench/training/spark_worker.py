@@ -1,4 +1,4 @@
-"""The work of an executor's Python worker: load the model and predict records.
+"""Load the model and predict records, in a Python worker of an executor.
 
 A worker may run on another machine than the driver and knows only what Predictor holds.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-WEIGHTS = "weights.safetensors"  # their name in Spark
+WEIGHTS = "weights.safetensors"  # the name of the file in Spark
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a worker must know: the cell (cell.json), the number of classes, the shape of a record,
-    and the fields of loader.Dataset from which input is made."""
+    """What a worker must know: the cell (as in cell.json), the number of classes, the shape of a
+    record, and the fields of loader.Dataset from which the model's input is made."""
 
     cell: dict
     classes: int
@@ -62,7 +62,7 @@ class Predictor:
         return model.eval()
 
     def _batch(self, records: Sequence[bytes], cell: Cell) -> torch.Tensor:
-        """Return the model's input, the same as in evaluation.py."""
+        """Return the model's input for ``records``, the same as in evaluation.py."""
         count, empty = len(records), torch.empty(0, dtype=torch.int64)
         labels = torch.zeros(count, dtype=torch.int64)
         data = loader.Dataset(
@@ -112,7 +112,7 @@ class OfFiles:
                 yield pd.DataFrame({"id": list(images), "predicted": predicted})
 
     def _decoded(self, content: bytes) -> bytes:
-        """Return the bytes of an image [3, H, W]; OSError or ValueError if it is none."""
+        """Return the bytes of an image [3, H, W]. Raises OSError or ValueError if it is not one."""
         from PIL import Image
 
         image = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
@@ -121,7 +121,7 @@ class OfFiles:
         return image.tobytes()
 
     def _dead_letter(self, name: str, content: bytes, reason: str) -> None:
-        """Copy a file to ``dead``; a retried task overwrites it with the same content."""
+        """Copy a file to ``dead`` with the ``reason``; a retried task overwrites the copy."""
         files.write_atomically(Path(self.dead, name), content)
         files.write_atomically(Path(self.dead, name).with_suffix(".txt"), f"{reason}\n")
 

@@ -1,6 +1,6 @@
-"""The driver of a streaming query: predicts files as they arrive, until it is ended or killed.
+"""Drive a streaming query, which predicts files as they arrive, until this process is ended.
 
-Started again, it resumes from Spark's checkpoint: each file's result is committed once.
+If it is started again, it resumes from Spark's checkpoint: each file's result is committed once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WARM = -1_000_000  # ids of warm-up images count down from here
 
 
 def main() -> None:
-    """Predict the images that arrive in the folder given as argument."""
+    """Predict the images that arrive in the folder given as the argument."""
     folder = Path(sys.argv[1])
     launched.begin()
     description = json.loads((folder / "stream.json").read_text())
@@ -32,7 +32,7 @@ def main() -> None:
     write_atomically(folder / "application", session.sparkContext.applicationId)
     seconds = time.perf_counter() - began
     spark_inference.bring(session, folder / spark_worker.WEIGHTS)
-    # The log is read while it grows, so no entry may be deleted.
+    # parbench reads the log while it grows, so no entry may be deleted.
     session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
     files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))
     predict_files = spark_worker.OfFiles(predictor, str(folder / "dead"))

@@ -1,6 +1,6 @@
 """Predict a stream: a producer, the driver of a streaming query, and a reader that counts results.
 
-Producer and driver are separate processes because the driver may be killed: it is then started
+Producer and driver are separate processes because the driver may be killed; it is then started
 again and resumes from Spark's checkpoint.
 """
 
@@ -32,16 +32,17 @@ from parbench.training import spark_inference, stream_driver, stream_producer
 from parbench.training.run import Run
 
 POLL_SECONDS = 0.5
-QUIET_SECONDS = 45.0  # without a result, until missing ones count as lost
+QUIET_SECONDS = 45.0  # without a new result, after which missing ones count as lost
 KILL_SECONDS = 8.0  # between two kills, on average
 FOLDERS = ("coming", "images", "results", "dead")
 
 
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
-    """Return the predicted classes [N] (int64, CPU) of the test set; -1 for images without result.
+    """Return the predicted classes [N] (int64, CPU) of the test set; -1 for images without a
+    result.
 
-    ``run.inference`` gets the number of results and their time; ``run.extra`` latencies, losses
-    and duplicates.
+    Sets ``run.inference`` to the number of results and their time, and adds latencies, losses and
+    duplicates to ``run.extra``.
     """
     stream = _Stream(run)
     try:
@@ -60,7 +61,7 @@ class _Stream:
         for name in FOLDERS:
             (self.folder / name).mkdir()
         spark_inference.keep_weights(run, self.folder)
-        # Shuffled: the dataset may be sorted by class and sent only in part.
+        # Shuffled, since the dataset may be sorted by class and sent only in part.
         images = run.data.test_images
         self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
         save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
@@ -72,7 +73,7 @@ class _Stream:
         self.workers: set[psutil.Process] = set()  # including those of dead drivers
         self.driver = self._start(stream_driver)
         self.producer: subprocess.Popen | None = None
-        self.instrument_cores = 0.0  # that the producer and this process keep busy
+        self.instrument_cores = 0.0  # cores that the producer and this process keep busy
 
     def _start(self, program: ModuleType) -> subprocess.Popen:
         environment = variables.without_sites_spark(variables.clean())
@@ -80,7 +81,7 @@ class _Stream:
         return subprocess.Popen(
             [sys.executable, "-m", program.__name__, str(self.folder)],
             env=environment,
-            stdin=subprocess.PIPE,  # closes when this process ends (launched.py)
+            stdin=subprocess.PIPE,  # it closes when this process ends (launched.py)
         )
 
     # ------------------------------------------------------------ while it runs
@@ -101,14 +102,14 @@ class _Stream:
                 last_progress, result_count = time.monotonic(), count
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
-                last_progress = time.monotonic()  # a restart takes time: wait anew
+                last_progress = time.monotonic()  # a restart takes time, so the wait begins again
                 next_kill = last_progress + self._pause()
             if self.driver.poll() is not None:
                 self._again()
             if self.producer.poll():
                 raise ParbenchError(
                     f"{self.run.cell.id}: the producer of images ended with status "
-                    f"{self.producer.returncode}; its words stand in the log"
+                    f"{self.producer.returncode}; see its output in the log"
                 )
             if not self._kills_left():
                 (self.folder / "enough").touch()
@@ -122,7 +123,7 @@ class _Stream:
             if time.monotonic() > last_progress + timeout:
                 raise ParbenchError(
                     f"{self.run.cell.id}: no result for {timeout:g} s, and {result_count} of "
-                    f"{len(produced(self.folder))} came out; the driver's words stand in the log"
+                    f"{len(produced(self.folder))} are there; see the driver's output in the log"
                 )
 
     def _wait(self, there: Any, seconds: float) -> None:
@@ -132,8 +133,8 @@ class _Stream:
             time.sleep(POLL_SECONDS)
             if self.driver.poll() is not None or time.monotonic() > deadline:
                 raise ParbenchError(
-                    f"{self.run.cell.id}: the driver of the stream did not start; its words stand "
-                    "in the log"
+                    f"{self.run.cell.id}: the driver of the stream did not start; see its "
+                    "output in the log"
                 )
 
     def _pause(self) -> float:
@@ -171,7 +172,7 @@ class _Stream:
         self.driver = self._start(stream_driver)
 
     def _all_out(self) -> bool:
-        """Return whether each file has a result or is a dead letter."""
+        """Return whether each file has a result or was rejected as a dead letter."""
         dead = {path.stem for path in (self.folder / "dead").glob("*.txt")}
         out = self.results.look()
         return all(id_ in out or str(id_) in dead for id_ in produced(self.folder))
@@ -196,7 +197,7 @@ class _Stream:
         images = {id_: when for id_, when in sent.items() if id_ >= 0}
         times = {id_: result.first for id_, result in results.items() if id_ in images}
         if not times:
-            raise ParbenchError(f"{self.run.cell.id}: of {len(images)} images none came out")
+            raise ParbenchError(f"{self.run.cell.id}: none of {len(images)} images has a result")
         latencies = [times[id_] - images[id_] for id_ in times]
         first_sent, last_sent = min(images.values()), max(images.values())
         last_result = max(times.values())
@@ -299,7 +300,7 @@ class Reader:
 def _count(found: dict[int, Result], file: Path, when: float) -> None:
     try:
         rows = pyarrow.parquet.read_table(file).to_pylist()
-    except pyarrow.ArrowInvalid:  # its writer was killed
+    except pyarrow.ArrowInvalid:  # the process that wrote it was killed
         return
     for row in rows:
         found.setdefault(row["id"], Result(row["predicted"], when)).number += 1

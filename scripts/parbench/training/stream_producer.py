@@ -1,7 +1,7 @@
-"""Write images of the test set into a folder at a fixed rate, until both time and kills are over.
+"""Write images of the test set into a folder at a fixed rate, until time is up and kills are done.
 
-Images have ids from 0 upwards, files that are not images ids below 0. The time of each is logged in
-MADE, next to the folders, and the processor time of all of them in COST.
+Images have ids from 0 upwards; files that are not images have ids below 0. The file MADE, next to
+the folders, logs the time of each, and the file COST the CPU time of all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MADE, COST = "produced.csv", "cost.json"
 
 
 def main() -> None:
-    """Produce images in the folder given as argument."""
+    """Produce images in the folder given as the argument."""
     folder = Path(sys.argv[1])
     launched.begin()
     options = json.loads((folder / "stream.json").read_text())["options"]
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def encoded(image: torch.Tensor) -> bytes:
-    """Return an image [3, H, W] as PNG."""
+    """Return the PNG file of an image [3, H, W] as bytes."""
     file = io.BytesIO()
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "png")
     return file.getvalue()
@@ -75,7 +75,7 @@ class InPlace:
         self._begun: deque[tuple[float, BinaryIO, bytes]] = deque()
 
     def __call__(self, folder: Path, id_: int, content: bytes) -> None:
-        """Write the first half of a file, and the second halves that are due."""
+        """Write the first half of a file, and the second halves of others that are due."""
         half = len(content) // 2
         file = open(folder / "images" / f"{id_}.png", "wb", buffering=0)  # noqa: SIM115
         file.write(content[:half])

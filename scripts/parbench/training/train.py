@@ -1,4 +1,4 @@
-"""Train one cell, or predict with it, as one of its ranks: cell.json in, metrics.json out."""
+"""Train one cell, or predict with it, as one of its ranks: read cell.json, write metrics.json."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _train_epochs(
     """
     training, startup = run.training, None
     try:
-        # DDP decides on its buckets in the first step. To repeat a run exactly, that step must be
-        # the warm-up's, as it was before.
+        # DDP chooses its buckets in the first step. To repeat a run exactly after an interruption,
+        # that step must be the warm-up's, as in the interrupted process.
         repeated = found or training.mode == "deterministic"
         loop.warm_up(run, max(training.warmup_steps, 1 if repeated else 0))
         loop.begin(run, found)
@@ -80,8 +80,8 @@ def _train_epochs(
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
         with run.profile:
             loop.train(run, companions)
-    except Diverged as error:  # on all ranks at once, since they see the same reduced loss
-        if not isinstance(error, CompanionDiverged):  # the companion has announced it itself
+    except Diverged as error:  # on all ranks at once, as they share the reduced loss
+        if not isinstance(error, CompanionDiverged):  # the companion itself has announced it
             run.strategy.exchange_messages("trained", companions.end_message(None, str(error)))
         return startup, str(error)
     return startup, None
@@ -117,9 +117,9 @@ def _result(
 
 
 def _arithmetic(run: Run) -> dict[str, float]:
-    """Return what `mfu` is made of; nothing for texts, whose lengths differ.
+    """Return the numbers from which `mfu` is computed; none for texts, whose lengths differ.
 
-    Not to be called beside other models, which it would disturb.
+    Must not be called while other models train, since it would slow them down.
     """
     if run.data.vocabulary is not None:
         return {}
@@ -128,14 +128,16 @@ def _arithmetic(run: Run) -> dict[str, float]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        return {}  # no room for it beside the model, whose training has its result
+        return {}  # out of memory beside the model, whose training is done
     counted = flops.per_sample(run.build, run.training.image_size)
     return {"flops_per_sample": counted, "best_flops_per_second": best}
 
 
 def _waited(run: Run) -> dict[str, float]:
-    """Return for how long steps waited for images from disk, on the rank that waited longest;
-    nothing where images are in memory, or where an earlier process took some of the steps."""
+    """Return the seconds that steps waited for images from disk, on the rank that waited longest.
+
+    Empty if images are in memory, or if an earlier process took some of the steps.
+    """
     if run.training.input != "disk" or run.resumed_from:
         return {}
     own = run.input.waited if isinstance(run.input, disk_input.DiskInput) else 0.0
@@ -143,7 +145,7 @@ def _waited(run: Run) -> dict[str, float]:
 
 
 def _tokens(run: Run, seconds: float) -> dict:
-    """Return token counts of a training on texts of ``seconds``; nothing for images."""
+    """Return token counts of a training on texts, which took ``seconds``; empty for images."""
     if run.data.train_lengths is None:
         return {}
     training, ranks = run.training, run.strategy.data_parallel_size

@@ -1,4 +1,4 @@
-"""Let parbench compare a training script with another: call `step` after each training step.
+"""Compare a training script with another one by parbench: call `step` after each training step.
 
     from parbench_turns import step
 
@@ -6,9 +6,9 @@
         ...  # one training step
         step(samples=len(images))
 
-Copy this file beside the script. Outside of parbench, `step` does nothing. Under it, `step` waits
-while the other script has its turn. With several processes, such as those of torchrun, each calls
-it, with the samples of its own share.
+Copy this file into the folder of the script. Without parbench, `step` does nothing. Under parbench,
+`step` waits while the other script has its turn. If a script has several processes, as with
+torchrun, each must call `step` with the number of samples in its own share.
 """
 
 import json
@@ -25,7 +25,8 @@ _STANDARD = getattr(sys, "stdlib_module_names", ())
 
 
 def step(samples):
-    """Say that a training step of so many samples has ended; wait if this script's turn is over."""
+    """Report the end of a training step on ``samples`` samples; wait if this script's turn is
+    over."""
     global _turns
     path = os.environ.get("PARBENCH_TURNS")
     if not path:
@@ -36,7 +37,7 @@ def step(samples):
 
 
 def _rank():
-    """Return this process's rank and the number of ranks: torch's, else those of a launcher."""
+    """Return this process's rank and the number of ranks, from torch, else from a launcher."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -51,7 +52,7 @@ def _rank():
 
 
 def _loaded():
-    """Return the versions of the packages that this process has loaded, as they state them."""
+    """Return the versions of the packages that this process has loaded, by name."""
     versions = {}
     for name, module in list(sys.modules.items()):
         version = getattr(module, "__dict__", {}).get("__version__")
@@ -61,7 +62,7 @@ def _loaded():
 
 
 def _wait_for_device():
-    """Wait for what torch has started on a GPU."""
+    """Wait until the GPU has finished the work that torch has started."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -88,7 +89,7 @@ class _Turns:
         )
         self.left = 0  # steps of this turn
         self.samples = 0.0
-        self.began = None  # None: the next step is not timed
+        self.began = None  # None if the next step is not timed
 
     def step(self, samples):
         if threading.get_ident() != self.thread:
