@@ -209,7 +209,7 @@ def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, st
 # ---------------------------------------------------------------- failures
 
 BAD = [
-    (("silent",), "training ended without an error, and without a result"),
+    (("silent",), "training ended without an error, but without a result"),
     (("exit",), "rank 0 of 1 died: exit status 3"),
     (("stubborn", "raise"), "rank 1 of 2: RuntimeError: no luck"),
     (("partner", "kill"), "rank 1 of 2 died: killed by signal 9 (SIGKILL)"),
@@ -433,7 +433,7 @@ def test_one_run_of_a_cell_at_a_time(launch):
 def test_a_finished_result_that_nobody_took_is_taken(launch):
     it = launch("ok")
     it.run()
-    taken = "an earlier run has trained it meanwhile"
+    taken = "another run has trained it meanwhile"
     assert taken not in it.run()[1]  # with the result in place, the user wants a new one
     made = it.out.read_bytes()
     it.out.unlink()

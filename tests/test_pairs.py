@@ -193,10 +193,10 @@ def test_sides_that_memory_does_not_hold_together_run_apart(launch, quick, tmp_p
     full = {"PYTHONPATH": str(quick / "dying"), "FULL": f"1 {tmp_path / 'memory'}"}
     status, said, errors = it.run(**full)
     assert status == 0, errors + it.log.read_text()
-    assert "no room beside another side: now each turn is a run of its own" in said
+    assert "no room beside another side; each turn will be a separate run" in said
     metrics = as_json.read(it.out)
     assert [each["side"] for each in metrics["slices"]] == [0, 1, 1, 0]
-    assert metrics["reason"].startswith("each turn was a run of its own, since together ")
+    assert metrics["reason"].startswith("each turn was a separate run, since together ")
 
 
 def test_predicting(launch, quick):

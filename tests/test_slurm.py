@@ -298,7 +298,7 @@ def test_a_controller_that_does_not_answer_is_asked_again(controller, capfd):
     pauses = controller(*SILENT)
     assert slurm_cluster.run("scontrol", "show", "job", "1") == "an answer\n"
     assert pauses == [1, 2, 4]
-    expected = f"Slurm's controller does not answer ({UNREACHABLE}): it is asked again for up to 60"
+    expected = f"Slurm's controller does not answer ({UNREACHABLE}): asking again for up to 60"
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(expected)
 

@@ -122,7 +122,10 @@ def test_texts_on_a_cluster_of_two_workers(home):
         assert f"spark: {{master: '{address}'}}" in said
         cluster = {"cluster": True, "executors": 2, "run": {"spark_master": address}}
         found = by_spark(trainer, folder, home, **cluster)
-        assert "is not ended; make spark-down" in work.parbench(*up, check=False).stderr
+        assert (
+            "a cluster is already running; end it: make spark-down"
+            in work.parbench(*up, check=False).stderr
+        )
     finally:
         assert "the cluster is ended" in work.parbench("spark", "down").stdout
     assert found["predictions_sha256"] == digest(expected)

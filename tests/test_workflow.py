@@ -83,7 +83,7 @@ def test_a_result_whose_workflow_was_killed_is_taken_over(work):
     marks = work.folder / ".snakemake/incomplete"
     (marks / urlsafe_b64encode(target.encode()).decode()).write_text('{"external_jobid": null}')
     done = work.snakemake("--rerun-incomplete", target)
-    assert "an earlier run has trained it meanwhile" in done.stdout
+    assert "another run has trained it meanwhile" in done.stdout
     assert path.read_bytes() == before
     assert work.jobs() == {}
 
@@ -259,7 +259,7 @@ def test_the_lock_of_a_killed_run_is_released_and_that_of_a_living_one_is_not(lo
     run, first = locked
     beside = run()
     assert beside.returncode == 1
-    assert "parbench: another run works in this folder: wait for its end" in beside.stderr
+    assert "parbench: another run is using this folder: wait until it ends" in beside.stderr
     first.kill()
     first.communicate()
     (tmp_path / "started").unlink()

@@ -1,4 +1,4 @@
-"""The commands of a cell: the one that a user can paste, and those that start its ranks."""
+"""Compose a cell's commands: the one that a user can paste, and those that start its ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parbench.training.launched import place
 from parbench.variables import PROGRAM, STEADY, clean
 
 INFINIBAND = Path("/dev/infiniband")
-OURS_MIB = 256  # of a Slurm job's memory on each node, for Snakemake and the launcher
+OURS_MIB = 256  # of a Slurm job's memory on each node, kept for Snakemake and the launcher
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Task:
         return max(side.hardware.nodes for side in self.cell.sides)
 
     def typed(self) -> str:
-        """Return the command that runs it, ready to paste."""
+        """Return the command that runs the cell, ready to paste."""
         command = [sys.executable, _shown(PROGRAM), "launch", "--cell", str(self.cell_path)]
         command += ["--data", str(self.data), "--out", str(self.out), "--log", str(self.log)]
         return shlex.join(command)
@@ -69,8 +69,8 @@ def programs(
 ) -> dict[int, Program]:
     """Return the programs that start the ranks of side ``number`` of the cell of ``task``.
 
-    That is one program per rank or, within a Slurm ``job``, srun. A cell that is not a pair has a
-    single side. ``locked``: the side's devices; ``image``: None for the host's environment;
+    The result is one program per rank or, within a Slurm ``job``, a single srun. A cell that is not
+    a pair has one side. ``locked``: the side's devices; ``image``: None for the host's environment;
     ``variables``: added to the environment of all ranks; ``state``: the side's folder.
     """
     cell, is_pair = task.cell.sides[number], len(task.cell.sides) > 1
@@ -132,11 +132,11 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
         command += [f"--nodelist={os.environ.get('SLURMD_NODENAME', job.nodes[0])}"]
     if cell.hardware.device == "cuda":
         command += ["--gpu-bind=none"]  # every rank sees its peers
-    # Ranks that need too much are killed alone: were it the job's limit that they reached, the
-    # launcher might be killed, too, and Slurm would count the job as failed.
+    # The limit of the step is below that of the job: if ranks that need too much memory reached the
+    # job's limit, the launcher might be killed, too, and Slurm would count the job as failed.
     ours = min(OURS_MIB, job.memory_mib // 2)
     command += [f"--mem={job.memory_mib - ours}M" if ours else "--mem=0"]
-    # Beside the job's batch step; the first rank to fail ends all others.
+    # The step shares its resources with the batch step; the first rank to fail ends all others.
     command += ["--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
     return [*command, sys.executable, str(PROGRAM), "rank"]
 
@@ -154,8 +154,10 @@ def _cores_on(job: Job, number: int, locked: LockedDevices, cell: Cell) -> str:
 
 
 def _devices_of_ranks(cell: Cell) -> list[Path]:
-    """Return the devices by which ranks in images of their own communicate: shared memory and,
-    between GPUs, InfiniBand where the machine has it."""
+    """Return the device files through which ranks in separate images communicate.
+
+    These are shared memory and, for GPUs, InfiniBand if the machine has it.
+    """
     devices = [Path("/dev/shm")]  # noqa: S108
     if cell.hardware.device == "cuda" and INFINIBAND.exists():
         devices.append(INFINIBAND)
@@ -165,17 +167,17 @@ def _devices_of_ranks(cell: Cell) -> list[Path]:
 def _variables(cell: Cell, locked: LockedDevices) -> dict[str, str]:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     count = cell.hardware.threads
-    if cell.hardware.device == "cuda":  # beside which there may be fewer cores
+    if cell.hardware.device == "cuda":  # fewer cores than configured may be locked
         count = max(1, min(count, len(locked.cores) // strategies.of(cell).ranks_per_node))
     variables = {
         **dict.fromkeys(threads, str(count)),
         **STEADY,
         "PYTHONUNBUFFERED": "1",
-        "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
+        "PYTHONUTF8": "1",  # for the log, whatever the terminal's encoding
         "PYTHONHASHSEED": "0",
         "PARBENCH_CORES": ",".join(locked.cores),
     }
-    if cell.hardware.device == "cuda":  # how a site's network is used, also in images
+    if cell.hardware.device == "cuda":  # the site's settings of its network apply in images, too
         variables |= {k: value for k, value in os.environ.items() if k.startswith("NCCL_")}
     if cell.hardware.nodes == 1:
         # Over loopback, independent of firewalls, VPNs and name servers.

@@ -1,10 +1,10 @@
-"""Locks on devices: one cell at a time, across all runs, checkouts and users of a machine.
+"""Lock devices: one cell uses each at a time, across all runs, checkouts and users of a machine.
 
 A CPU device is one or more cores. Two cells on one core would disturb each other's times, so a cell
 holds a lock for each of its cores and GPUs: a socket with that device's name in the machine's
-abstract namespace (unix(7)), which one process can have at a time. Such a name is not a file:
-jobs with their own /tmp see it too, every user may take it, and no disk has to support locks.
-The kernel releases it when its holder dies.
+abstract namespace (unix(7)), which one process can have at a time. Such a name is not a file: jobs
+with their own /tmp see it too, every user may take it, and no file system has to support locks. The
+kernel releases it when its holder dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ POLL_SECONDS = 0.2
 class LockedDevices:
     """The devices of this machine that a cell holds.
 
-    ``gpus``: a UUID per GPU. ``cores``: the CPU devices, or the cores beside the GPUs.
+    ``gpus``: a UUID per GPU. ``cores``: those of the CPU devices, or of the processes that drive
+    the GPUs.
     """
 
     gpus: tuple[str, ...]
@@ -54,17 +55,18 @@ def needed(side: Cell, nodes: int) -> tuple[int, int]:
     if side.hardware.device == "cpu":
         return 0, number * threads
     usable, gpus = len(machine.usable_cores()), len(machine.visible(machine.accelerators()))
-    # Not more than each GPU's part of the machine, and a core for each process of a GPU.
+    # At most each GPU's share of the machine's cores, but one core for each GPU's process.
     cores = number * max(1, min(threads, usable // max(1, gpus)))
     return number, min(usable, max(cores, nodes * strategies.of(side).ranks_per_node))
 
 
 @contextlib.contextmanager
 def lock_devices(cell: Cell | Pair, nodes_here: int = 1) -> Iterator[LockedDevices]:
-    """Lock the devices of ``cell``; ``nodes_here`` of its nodes are this machine.
+    """Lock the devices of ``cell`` on this machine, and yield them.
 
-    Both sides of a pair use the same devices in turn. Waits until enough are free. Raises
-    ParbenchError if this process may not use that many.
+    ``nodes_here``: how many of the cell's nodes are this machine. The sides of a pair use the same
+    devices in turn. Waits until enough devices are free. Raises ParbenchError if this process may
+    not use that many.
     """
     needs = [needed(side, min(nodes_here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*needs, strict=True))
@@ -102,7 +104,7 @@ def _hold(number: int, kind: str, locks: dict[str, str], holder: str) -> Iterato
     """
     if number > len(locks):
         raise ParbenchError(
-            f"{holder}: needs {number} {kind} and this process may use {len(locks)} "
+            f"{holder}: needs {number} {kind}, but this process may use {len(locks)} "
             f"({', '.join(locks.values()) or 'none'}); run it where it may use more, or choose "
             "hardware with fewer devices or threads"
         )

@@ -1,8 +1,9 @@
-"""Measure the sides of a pair in interleaved turns: whose turn it is, and for how many steps.
+"""Measure the sides of a pair in interleaved turns.
 
-Turns follow A B, B A, B A, A B, so that drift, neighbours and clock speed affect all sides alike
-(randomized multiple interleaved trials, Abedi and Brecht 2017). About a second of each side's is a
-slice, and a slice of each side is a pair. The ranks' part is training/pair_rank.py.
+Turns follow A B, B A, B A, A B, so that drift, other programs and clock speed affect all sides
+alike (randomized multiple interleaved trials, Abedi and Brecht 2017). A side's turns of about a
+second together are a slice, and one slice of each side is a pair. training/pair_rank.py is what the
+ranks run.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from parbench.training import launched
 MARK = launched.MARK.encode()
 PAIRS = 4  # undisturbed pairs of slices in one restart
 SLICE_SECONDS = 1.0
-# Where neighbours share a core, its speed changes within a second: only in shorter turns do both
-# sides meet both speeds (docs/verdicts.md).
+# The speed of a core that other machines share changes within a second: turns must be shorter for
+# both sides to run at both speeds (docs/verdicts.md).
 TURN_SECONDS = 0.1
-# The share of a slice in which other programs or the hypervisor used its cores. Depends on nothing
-# that a side does itself, so that dropping disturbed pairs favours neither side.
+# The share of a slice in which other programs or the hypervisor used its cores. It does not depend
+# on what a side does itself, so dropping disturbed pairs favours neither side.
 DISTURBED = 0.05
 
 
@@ -40,10 +41,10 @@ class Side(Ranks):
     """A side of a pair: its ranks, with their own folder, and a log shared by all sides."""
 
     lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
-    pids: dict[str, list[int]] = field(default_factory=dict)  # of its processes, by node
+    pids: dict[str, list[int]] = field(default_factory=dict)  # process ids of its ranks, by node
     steps: int = 1  # of a turn
     turns: int = 1  # of a slice
-    peak_memory_mib: dict | None = None  # as its ranks know it after a slice
+    peak_memory_mib: dict | None = None  # as its ranks report it after a slice
 
     def json(self) -> dict:
         """Return the side's entry for metrics.json."""
@@ -56,20 +57,20 @@ class Side(Ranks):
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum; None if any of the ``values`` is."""
+    """Return the sum of ``values``; None if any of them is None."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a side did in a turn: ``samples`` of all ranks, ``seconds`` of the slowest rank that
-    trains a model which the pair compares.
+    """What a side did in a turn.
 
-    ``others``: core seconds that other programs used, below zero by the kernel's rounding;
-    ``steal``: that the hypervisor took away; ``waited``: seconds in which some program waited for a
-    core, None if the kernel does not report it; ``joules``: of the accelerators of all ranks, None
-    if unknown.
+    ``samples``: of all ranks; ``seconds``: of the slowest rank that trains a model which the pair
+    compares; ``others``: core seconds that other programs used, possibly negative because the
+    kernel rounds; ``steal``: core seconds that the hypervisor took away; ``waited``: seconds in
+    which some program waited for a core, None if the kernel does not report it; ``joules``: energy
+    of the accelerators of all ranks, None if unknown.
     """
 
     samples: float
@@ -82,7 +83,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Turn):
-    """The turns of a side in a pair, together; its ``others`` are not below zero."""
+    """The turns of a side in a pair, added up; ``others`` is not negative."""
 
     pair: int
     side: int
@@ -112,8 +113,11 @@ class Slice(Turn):
 
 
 def turn_seconds(pair: Pair) -> float:
-    """Return how long a turn of ``pair`` lasts: on GPUs, whose energy NVML tells some ten times a
-    second, and where short turns slow a strategy down, a whole slice."""
+    """Return how many seconds a turn of ``pair`` lasts.
+
+    A turn is a whole slice on GPUs, whose energy NVML updates only some ten times a second, and for
+    strategies that short turns would slow down.
+    """
     on_gpus = any(side.hardware.device != "cpu" for side in pair.sides)
     short = all(strategies.load(side.strategy.name).SHORT_TURNS for side in pair.sides)
     return TURN_SECONDS if short and not on_gpus else SLICE_SECONDS
@@ -122,11 +126,11 @@ def turn_seconds(pair: Pair) -> float:
 def warmed_up(
     turn: Callable[[int, int], Turn], sides: Iterable[int], seconds: float
 ) -> tuple[list[int], int]:
-    """Warm each of ``sides`` up by a step and by about a slice; return the steps of a turn of each,
-    and the turns of a slice.
+    """Warm up each of ``sides`` for a step, then for about a slice.
 
-    ``turn`` takes the numbers of a side and of steps. A turn lasts about ``seconds``, or one step
-    of the slowest side where that is longer.
+    Returns the number of steps of each side's turn, and the number of turns of a slice. ``turn``
+    takes the number of a side and a number of steps. A turn lasts about ``seconds``, or one step of
+    the slowest side if that is longer.
     """
     seconds_of_step = []
     for side in sides:
@@ -139,8 +143,10 @@ def warmed_up(
 
 
 def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[Slice]:
-    """Measure pairs of slices, each of ``turns``, until PAIRS are undisturbed, and no more than
-    ``most``; ``turn`` gets the number of a side."""
+    """Measure pairs of slices until PAIRS of them are undisturbed, but at most ``most`` pairs.
+
+    A slice has ``turns`` turns; ``turn`` takes the number of a side. Returns all slices.
+    """
     slices: list[Slice] = []
     undisturbed = pair = 0
     forth, back = range(sides), range(sides)[::-1]
@@ -170,9 +176,10 @@ def run(
 ) -> list[Slice]:
     """Measure ``sides`` in turn, end all their processes, and return the slices.
 
-    Returns none if a side failed; the side knows why. ``seconds``: of a turn; ``timeout``: those
-    without a heartbeat after which a rank counts as hung. Once ``stop()`` is true, all end.
-    ``apart``: start each turn anew, for sides that do not fit into memory together.
+    Returns no slice if a side failed; the reason is in its fields. ``seconds``: of a turn;
+    ``timeout``: seconds without a heartbeat after which a rank counts as hung; once ``stop()`` is
+    true, all ranks are ended; ``apart``: start the processes again for each turn, for sides that do
+    not fit into memory together.
     """
     sides[0].log.write_text("", encoding="utf-8")
     lead = _Lead(sides, seconds, timeout, stop)
@@ -187,7 +194,7 @@ class _Lead:
         self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
     def together(self) -> list[Slice]:
-        """Measure sides that all run at once, the waiting ones stopped. Raises Over."""
+        """Measure sides that all stay in memory while one runs. Raises TurnsAborted."""
         numbers = range(len(self.sides))
         with self._started(*numbers):
             steps, turns = warmed_up(self._turn, numbers, self.seconds)
@@ -196,7 +203,7 @@ class _Lead:
             return interleaved(self._planned_turn, len(self.sides), turns, 2 * PAIRS)
 
     def apart(self) -> list[Slice]:
-        """Measure with a separate run for each slice. Raises Over."""
+        """Measure with a separate run for each slice. Raises TurnsAborted."""
 
         def whole(number: int) -> Turn:
             with self._started(number):
@@ -204,7 +211,7 @@ class _Lead:
                 self.sides[number].steps = steps
                 return self._planned_turn(number)
 
-        # No more pairs: each costs two starts.
+        # Disturbed pairs are not replaced: each pair costs two starts.
         return interleaved(whole, len(self.sides), 1, PAIRS)
 
     @contextmanager
@@ -265,7 +272,7 @@ class _Lead:
                     log.write(line)
 
     def _lines_of(self, number: int) -> list[dict]:
-        """Wait for a report of each rank of a side; return them by rank. Raises Over."""
+        """Wait for a report of each rank of a side; return them by rank. Raises TurnsAborted."""
         side = self.sides[number]
         beats = Heartbeats(side)
         while len(side.lines) < side.count:

@@ -1,4 +1,4 @@
-"""Train one cell: lock its devices, start and watch its ranks, keep its result."""
+"""Train one cell: lock its devices, start and watch its ranks, write its result."""
 
 from __future__ import annotations
 
@@ -42,15 +42,18 @@ from parbench.training import checkpoint
 
 Result = TypeVar("Result")
 
-# Needed before the end of the walltime, besides the ranks' grace period: to end the ranks and to
-# ask Slurm for a requeue.
+# Seconds needed before the end of the walltime, besides the ranks' grace period: to end the ranks
+# and to ask Slurm for a requeue.
 MARGIN_SECONDS = 20.0
 REQUEUE_SECONDS = 60.0  # within which Slurm ends a job that it requeues
 WALLTIME = signal.SIGALRM  # sent by the kernel shortly before the end of the walltime
 
 
 class Interrupted(Exception):
-    """This process was asked to stop by the signal ``number``; WALLTIME is one of them."""
+    """Raised when a signal asks this process to stop.
+
+    ``number``: of the signal, which may be WALLTIME; ``progress``: what is kept, for the message.
+    """
 
     def __init__(self, number: int, progress: str = "it had not begun to train"):
         how = f"ended by {signal.Signals(number).name}"
@@ -61,7 +64,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Requests to stop: they raise Interrupted, but are only recorded while ranks run."""
+    """Requests to stop. They raise Interrupted; while ranks run, they are only recorded."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -95,12 +98,12 @@ def _end_with(parent: int) -> None:
 
 
 def run(task: Task, job: Job | None, stop: Stop) -> int:
-    """Train the cell. Return 0 when there is a result, out_of_memory included, else 1.
+    """Train the cell of ``task``; return 0 if there is a result (out_of_memory is one), else 1.
 
     ``job``: the Slurm job of this process. Raises Interrupted after a request to stop.
     """
     cell, folder = task.cell, task.folder
-    retrain = task.out.exists()  # whoever has the result and calls this wants a new one
+    retrain = task.out.exists()  # a caller that has a result wants a new one
     with cache.locked(folder / ".lock", f"the result of {cell.id}"):
         outcome.record_failure(folder, _silent(job), task.log)
         task.out.unlink(missing_ok=True)
@@ -111,7 +114,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             labels = [None if image is None else image["label"] for image in facts]
             now = identity.current(cell, labels, task.data.absolute())
             if outcome.take_finished(folder, task.out, now):
-                print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)
+                print(f"{progress}{cell.id}: another run has trained it meanwhile", flush=True)
                 return 0
         started = clocks.now()
         failure = _train(task, job, stop, facts, f"{progress}{cell.id}: starts on")
@@ -130,14 +133,17 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             return 1
         outcome.record_result(task.out, result)
         progress, time_left = _progress(task)
-        # Inside the lock: another run of this cell may delete the result.
+        # Printed inside the lock: afterwards another run of this cell may delete the result.
         print(f"{progress}{cell.id}: {outcome.summary(result)}{time_left}", flush=True)
     return 0
 
 
 def _unusable(task: Task, result: dict) -> str | None:
-    """Return why the ``result`` cannot be used: weights that others need were not kept, or those
-    that it starts from changed meanwhile; else None."""
+    """Return why the ``result`` cannot be used, or None.
+
+    It cannot if weights that other cells need were not kept, or if those that it starts from
+    changed meanwhile.
+    """
     then = outcome.identity_of(result).weights
     now = identity.weights_of(task.cell, task.data.absolute())
     lacking = saved_weights.lacking(task.cell, task.folder.parent)
@@ -145,7 +151,7 @@ def _unusable(task: Task, result: dict) -> str | None:
 
 
 def _silent(job: Job | None) -> str:
-    """Return what a cell failed of whose launcher does not come to tell."""
+    """Return the reason to record for a cell whose launcher is killed before it records one."""
     if job is None:
         return "its job has not reported how it ended"
     sentence = f"its job {job.number} has not reported how it ended; "
@@ -156,11 +162,11 @@ def _silent(job: Job | None) -> str:
 
 
 def _progress(task: Task) -> tuple[str, str]:
-    """Return "[12/30] " and " (about 02:10 left)" for the Snakemake run that trains this cell, by
-    the time between its cells' ends: what a run does before, such as building images, is no cell.
+    """Return "[12/30] " and " (about 02:10 left)" for the Snakemake run that trains this cell.
 
-    Both are empty for a cell that results/plan/progress.json, written by that run, does not list,
-    and the second before two cells have ended.
+    The estimate rests on the time between the ends of cells, so that building images, for example,
+    does not count. Both are empty for a cell that results/plan/progress.json, written by that run,
+    does not list; the second is empty until two cells have ended.
     """
     path = task.results / "plan" / "progress.json"
     progress = read_record(path, "started", "cells") if path.exists() else {"cells": []}
@@ -179,10 +185,10 @@ def _progress(task: Task) -> tuple[str, str]:
 def _train(
     task: Task, job: Job | None, stop: Stop, facts: list[dict | None], starts: str
 ) -> Failure | None:
-    """Run the ranks to their end and return what went wrong; raise Interrupted if they stopped."""
+    """Run the ranks until they end; return what went wrong, or None. Raises Interrupted."""
     nodes, nodes_here, shared_folder = [], 1, None
     if job and task.nodes > 1:
-        # Only then: a node's own /tmp is faster than the file system that nodes share.
+        # Only for several nodes: a node's own /tmp is faster than the file system that they share.
         nodes, nodes_here, shared_folder = job.nodes, len(job.nodes_here), task.folder.absolute()
     with (
         devices.lock_devices(task.cell, nodes_here) as locked,
@@ -199,18 +205,19 @@ def _train(
             return None
         task.out.unlink(missing_ok=True)
         stopped = sides[0].stopped
-        # Slurm may signal only the ranks, and take a /tmp of the job's own away while they stop.
+        # Slurm may signal only the ranks, and delete a private /tmp of the job while they stop.
         preempted = failure is not None and job is not None and slurm_job.preempted(job)
         if stop.requested() or stopped or preempted:
             raise Interrupted(stop.received or signal.SIGTERM, _kept(task, stopped))
-        return failure or Failure("training ended without an error, and without a result")
+        return failure or Failure("training ended without an error, but without a result")
 
 
 @dataclass(frozen=True)
 class Attempt:
     """One attempt at ``task`` on the devices ``locked``.
 
-    ``facts``: what each side's image holds, None on the host; ``folder``: seen by all ranks.
+    ``facts``: what each side's image contains, None on the host; ``folder``: one that all ranks
+    see.
     """
 
     task: Task
@@ -221,7 +228,7 @@ class Attempt:
     folder: Path
 
     def sides(self, name: str) -> list[Side]:
-        """Make the ranks of each side, not yet started; their folders are ``name``0, ``name``1."""
+        """Return the ranks of each side, not yet started, in the folders ``name``0, ``name``1..."""
         sides = []
         for number, (cell, image) in enumerate(zip(self.task.cell.sides, self.facts, strict=True)):
             state, nodes = self.folder / f"{name}{number}", cell.hardware.nodes
@@ -244,9 +251,9 @@ class Attempt:
         return sides
 
     def started(self, name: str, run: Callable[[list[Side]], Result]) -> tuple[list[Side], Result]:
-        """Return the sides (see ``sides``) and what ``run`` returns of them.
+        """Make the sides as ``sides`` does, call ``run`` with them, and return both results.
 
-        Runs them again if srun could not start them because Slurm's controller did not answer.
+        Tries again if srun could not start them because Slurm's controller did not answer.
         """
         patience = slurm_cluster.RetryTimer(slurm_cluster.JOB_SECONDS)
         while True:
@@ -278,9 +285,9 @@ class Attempt:
         )
         failure = None if slices else self.failure(sides)
         if failure is not None and failure.out_of_memory:
-            reason = f"each turn was a run of its own, since together {failure.sentence}"
+            reason = f"each turn was a separate run, since together {failure.sentence}"
             print(
-                f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True
+                f"{task.cell.id}: {failure.sentence}; each turn will be a separate run", flush=True
             )
             sides, slices = self.started(
                 "apart", lambda sides: interleaving.run(sides, seconds, timeout, stop, apart=True)
@@ -299,7 +306,7 @@ class Attempt:
         return sides
 
     def failure(self, sides: list[Side]) -> Failure | None:
-        """Return what went wrong, of the first side that failed."""
+        """Return what went wrong with the first side that failed; None if none did."""
         for cell, side in zip(self.task.cell.sides, sides, strict=True):
             failure = outcome.failure_of(side)
             if failure is not None:
@@ -309,7 +316,10 @@ class Attempt:
 
 
 def _kept(task: Task, stopped: dict | None) -> str:
-    """Say what an interrupted run left; ``stopped`` is where it stopped, if it did so in time."""
+    """Return what an interrupted run kept, in words.
+
+    ``stopped``: epoch and step at which it stopped, None if it did not stop in time.
+    """
     ending = "is kept, and the same command goes on from there"
     if stopped is not None:
         return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {ending}"
@@ -319,7 +329,7 @@ def _kept(task: Task, stopped: dict | None) -> str:
 
 
 def _report(task: Task, sentence: str, failed: bool = True) -> None:
-    """Print why there is no result, on the terminal and in the log; record it if it ``failed``."""
+    """Print why there is no result, also into the log; record it if the cell ``failed``."""
     message = f"{task.cell.id}: {sentence}"
     if failed:
         message = f"error: {message}\n  log:   {task.log}\n  again: {task.typed()}"
@@ -342,7 +352,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
         return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
-    if job.cell != task.cell.id:  # it may run other cells, too
+    if job.cell != task.cell.id:  # other cells may run in this job, too
         why_not = "it was not made for this cell; run the same command again"
     elif interrupted.number == WALLTIME and all(
         path.stat().st_mtime < begun for path in checkpoints
@@ -352,14 +362,14 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
             "config.yaml"
         )
     if why_not is None:
-        # Said first: Slurm may end this process before its answer arrives.
+        # Printed before asking: Slurm may end this process before its answer arrives.
         message = f"{task.cell.id}: {interrupted}; asks Slurm to run job {job.number} again"
         print(message, file=sys.stderr, flush=True)
         why_not = slurm_job.requeue(job)
     if why_not is not None:
         _report(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
-    time.sleep(REQUEUE_SECONDS)  # until Slurm ends this process: its exit status would be taken
+    time.sleep(REQUEUE_SECONDS)  # until Slurm ends this process: it would take an exit status
     return 1
 
 

@@ -1,9 +1,9 @@
-"""How a run of a cell ended, in words, and the files that it leaves beside metrics.json.
+"""Describe how a run of a cell ended; write the files that it leaves beside metrics.json.
 
 - ``failed.json``: why the last run gave no result; deleted once there is a result, or when the run
   was asked to stop,
-- ``finished.json``: a copy of the result. If Snakemake is killed before it takes note of the
-  result, it deletes metrics.json and runs the job again, which then takes the copy.
+- ``finished.json``: a copy of the result. If Snakemake is killed before it records that the job
+  succeeded, it deletes metrics.json and runs the job again, which then uses the copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLACK_SECONDS = 1.0
 TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 OUT_OF_MEMORY = "Out Of Memory"
 
-# Its message if it started none.
+# srun's message if it did not start any rank.
 NOT_STARTED = re.compile(
     r"^srun: error: Unable to (confirm allocation|create step) for job .*", re.M
 )
@@ -93,7 +93,7 @@ def failure_of(ranks: Ranks) -> Failure | None:
 
 
 def not_started(ranks: Ranks) -> str | None:
-    """Return srun's message if it started none of ``ranks``; None if it did, or was not used."""
+    """Return srun's message if it started none of ``ranks``, else None."""
     message = NOT_STARTED.search(ranks.printed) if ranks.status else None
     return message and message[0]
 
@@ -152,9 +152,9 @@ def record_result(out: Path, result: dict) -> None:
 
 
 def take_finished(folder: Path, out: Path, now: Identity) -> bool:
-    """Take over finished.json if it is of ``now``, the identity of its cell; else delete it.
+    """Copy finished.json to ``out`` if its identity is ``now``, else delete it.
 
-    Returns whether it was taken over.
+    ``now``: the identity that the cell has at present. Returns whether the file was copied.
     """
     path = folder / "finished.json"
     with contextlib.suppress(ParbenchError, LookupError, TypeError, ValueError):  # damaged
@@ -168,7 +168,9 @@ def take_finished(folder: Path, out: Path, now: Identity) -> bool:
 
 
 def identity_of(result: dict) -> Identity:
-    """Return the identity of a ``result``, the content of metrics.json. LookupError, TypeError or
-    ValueError if it is none."""
+    """Return the identity of a ``result``, the content of metrics.json.
+
+    Raises LookupError, TypeError or ValueError for other content.
+    """
     environments = [side["environment"] for side in result.get("sides", [result])]
     return identity.recorded(cells.of(result["cell"]), environments, result.get("weights_sha256"))

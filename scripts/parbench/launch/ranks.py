@@ -1,4 +1,4 @@
-"""The ranks of one run: child processes that are started, watched and ended together.
+"""Start, watch and end the ranks of one run, which are child processes.
 
 Their standard input is a pipe that only this process can write to. When it closes, their launcher
 is gone, for whatever reason, and they end as well (training/launched.py). Their output goes into
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 # rank that raised an exception may hang in its libraries' teardown.
 CAUSE_SECONDS = 4.0
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
-# Phases in which a rank does not check for requests to stop; there is nothing to keep yet.
+# Phases in which a rank does not check for requests to stop, since there is nothing to save yet.
 BEFORE = ("start-up", "warm-up")
 
 
@@ -45,8 +45,9 @@ class Ranks:
     ``state``: the run's folder (PARBENCH_STATE). ``deaths``: (time, rank, exit code, negative for
     a signal) of ranks that failed by themselves, in order. ``errors``: {rank, time, kind, message}
     that ranks reported themselves, by rank. ``hung``: a sentence if a rank hung. ``stopped``: the
-    epoch and step at which training stopped on request. ``oom_killed``: the kernel killed some
-    process of the launcher's cgroup for lack of memory. ``printed``: the ``log`` when they ended.
+    epoch and step at which training stopped on request. ``oom_killed``: whether the kernel killed a
+    process of the launcher's cgroup for lack of memory. ``printed``: the content of ``log`` when
+    the ranks ended.
     """
 
     programs: Mapping[int, Program]
@@ -82,7 +83,7 @@ class Ranks:
                     )
             yield
         finally:
-            # Note deaths and stops so far: later ones are our doing.
+            # Record deaths and stops before the ranks are terminated, which causes further ones.
             self.failed()
             path = self.state / "stopped.json"
             self.stopped = json.loads(path.read_text()) if path.exists() else None
@@ -107,7 +108,7 @@ class Ranks:
                     process.wait(max(0.0, deadline - time.monotonic()))
 
     def alive(self) -> set[int]:
-        """Return the ranks that have not ended, and note how the others did.
+        """Return the ranks that have not ended, and record how the others ended.
 
         While srun runs, all of its ranks count as alive: only srun knows which have ended.
         """
@@ -174,7 +175,7 @@ class Heartbeats:
         self._stamps: list[int | None] = [None] * ranks.count
 
     def look(self) -> None:
-        """Note which heartbeats are new."""
+        """Record which heartbeats are new."""
         for rank, path in enumerate(self._paths):
             stamp = path.stat().st_mtime_ns if path.exists() else None
             if stamp != self._stamps[rank]:

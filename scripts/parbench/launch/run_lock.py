@@ -1,8 +1,8 @@
-"""Snakemake's lock on this folder, released if the run that took it was killed.
+"""Release Snakemake's lock on this folder if the run that took it was killed.
 
-Runs hold one file together, and the kernel lets it go for a process that ends. Who gets it alone
-knows that no other run lives on this machine, neither in a container nor another user's. Until a
-run has ended by itself, the file names its machine.
+Each run holds a shared lock on one file, which the kernel releases when the process ends. A run
+that gets an exclusive lock therefore knows that no other run is alive on this machine, even in a
+container or by another user. The file names a run's machine until the run ends normally.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parbench.cache import print_message
 from parbench.errors import ParbenchError
 
 FILE = Path(".snakemake/parbench.lock")
-UNLOCK = "if it works no more: snakemake --unlock"
-LIVES = "another run works in this folder: wait for its end, or use a second checkout"
+UNLOCK = "if it is not running: snakemake --unlock"
+LIVES = "another run is using this folder: wait until it ends, or use a second checkout"
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Host:
         return cls(platform.node(), machine.read("/etc/machine-id").strip(), boot)
 
     def is_same(self, other: Host) -> bool:
-        """Return whether both are one machine, which may have been started anew."""
+        """Return whether both are the same machine, which may have been restarted."""
         if self.boot == other.boot:
             return True
         return bool(self.machine) and (self.name, self.machine) == (other.name, other.machine)
 
 
 def hold(arguments: Sequence[str]) -> None:
-    """Hold the file until this process ends; release Snakemake's lock of a run that was killed.
+    """Hold the file until this process ends; release Snakemake's lock if its run was killed.
 
-    ``arguments``: for `snakemake --unlock`, such as the profile. Prints why a lock stays where it
-    must. Raises ParbenchError.
+    ``arguments``: for `snakemake --unlock`, such as the profile. Prints why a lock is not released
+    if that is unsafe. Raises ParbenchError.
     """
     file = _opened()
     try:
@@ -61,8 +61,8 @@ def hold(arguments: Sequence[str]) -> None:
     except OSError as error:
         if before := _read(file):
             print_message(
-                f"this disk has no locks ({error.strerror}), so it is unknown whether the last run "
-                f"in this folder, on {before.name}, is still running; {UNLOCK}"
+                f"this file system has no locks ({error.strerror}), so it is unknown whether the "
+                f"last run in this folder, on {before.name}, is still running; {UNLOCK}"
             )
         alone = None
     this_host, before = Host.this_host(), _read(file)
@@ -84,7 +84,7 @@ def hold(arguments: Sequence[str]) -> None:
 
 
 def forget() -> None:
-    """Forget a run that did not end by itself, since the user types `snakemake --unlock`."""
+    """Forget a run that did not end normally; called for `snakemake --unlock`."""
     file = _opened()
     with contextlib.suppress(OSError):
         if not _is_alone(file):  # that is, `hold` in the process above
@@ -93,7 +93,7 @@ def forget() -> None:
 
 
 def require_none() -> None:
-    """Raise ParbenchError if a run works in this folder."""
+    """Raise ParbenchError if a run is using this folder."""
     file = _opened()
     with contextlib.suppress(OSError):  # `hold` reports a disk without locks
         if not _is_alone(file):
@@ -107,9 +107,9 @@ def _opened() -> int:
 
 
 def _is_alone(file: int) -> bool:
-    """Take the file alone and return True, or return False if another process holds it.
+    """Lock the file exclusively and return True, or return False if another process holds it.
 
-    Raises OSError where the disk has no locks.
+    Raises OSError if the file system does not support locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ def _is_alone(file: int) -> bool:
 
 
 def _read(file: int) -> Host | None:
-    """Return the machine that the file names; None if the last run ended by itself."""
+    """Return the machine that the file names; None if the last run ended normally."""
     try:
         return Host(**json.loads(os.pread(file, 4096, 0)))
     except (ValueError, TypeError):
@@ -141,7 +141,7 @@ def _unlock(arguments: Sequence[str]) -> None:
 
 
 def _end(file: int) -> None:
-    """Note that this run has ended by itself, unless another one goes on, or is elsewhere."""
+    """Record that this run ended normally, unless another one is running or named in the file."""
     before = _read(file)
     if before is None or not before.is_same(Host.this_host()):
         return

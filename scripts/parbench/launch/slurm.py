@@ -24,7 +24,7 @@ from parbench.plan.expansion import Plan, WhyUnavailable, missing_packages
 from parbench.software import Software
 from parbench.words import nearest
 
-# Added to the walltime of each cell: a start from a cold network disk, and a reserve.
+# Minutes added to the walltime of each cell: a start from a cold network disk, and a reserve.
 FIXED_MINUTES = 15
 RESERVE = 2.0  # factor on the time of earlier runs: nodes differ, and the network is shared
 PAIR_MINUTES = 15  # for a pair without an earlier run
@@ -68,10 +68,10 @@ SEPARATOR = "\x1f"
 def why_unavailable(
     cluster: Cluster, config: Config, files: list[Path], software: Software
 ) -> WhyUnavailable:
-    """Return a function that says what ``cluster`` or ``software`` lack for a cell.
+    """Return a function that returns what ``cluster`` or ``software`` lack for a cell, or None.
 
     ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
-    for a partition that does not exist, which Slurm would refuse job by job.
+    for a partition that does not exist, for which Slurm would refuse every job.
     """
     check_once = functools.cache(lambda name: check(cluster, config, files, name))
 
@@ -155,7 +155,7 @@ def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> Requ
     }
     if offered and not any(node.memory_mib for node in offered):
         request["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
-    # A requeued job appends to its log.
+    # Keeps the log of a job that is requeued.
     extra = ["--open-mode=append", *(["--exclusive"] if asked.exclusive else [])]
     if nodes > 1:
         # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
@@ -167,7 +167,7 @@ def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> Requ
         kind = _kind(offered, hardware)
         gpus = shlex.quote(f"{kind}:{devices}" if kind else str(devices))
         # Not by the plugin's resources: it refuses types with a hyphen, which NVML's names have.
-        # It also refuses a --gres in slurm_extra, unless the shell takes quotes off.
+        # It also refuses a --gres in slurm_extra, but not one in quotes, which the shell removes.
         extra.append(f"'--gres'=gpu:{gpus}" if asked.gpus == "gres" else f"--gpus-per-node={gpus}")
     request["slurm_extra"] = " ".join(extra)
     return cast(Request, {key: value for key, value in request.items() if value is not None})
@@ -208,7 +208,7 @@ def preparing(slurm: Slurm, cluster: Cluster | None) -> Request:
 
 
 def largest(cell: Cell | Pair) -> Hardware:
-    """Return the hardware that its job asks for: that of its largest side, GPUs before CPUs."""
+    """Return the hardware that the job of ``cell`` asks for: its largest side's, GPUs first."""
     candidates = (side.hardware for side in cell.sides)
     return max(candidates, key=lambda each: (each.device != "cpu", each.nodes * each.devices))
 
@@ -232,7 +232,10 @@ class Requests:
         self._of_hardware = functools.cache(self._without_walltime)
 
     def _walltime(self, name: str) -> int:
-        """Return minutes: configured, or from earlier runs of its group, or from its size."""
+        """Return a cell's walltime in minutes.
+
+        It is configured, or derived from earlier runs of the group, or from the size of the cell.
+        """
         cell = self.plan.cells[name]
         slurm = self.config.slurm_of(largest(cell).name)
         if slurm.minutes is not None:
@@ -290,16 +293,16 @@ class Requests:
 
 
 def left_behind(folder: Path) -> dict[str, list[str]]:
-    """Return the jobs that Slurm still has for cells of this work folder, by cell, latest last.
+    """Return the jobs that Slurm still has for cells of this work folder, by cell, oldest first.
 
-    Only one Snakemake can run per folder, so the one that submitted them must have been killed.
-    Their results count: the new job of such a cell starts only after they have ended.
+    Only one Snakemake can run per folder, so the one that submitted these jobs must have been
+    killed. Their results are used: the new job of such a cell starts only after they have ended.
     """
     jobs_by_cell: dict[str, list[str]] = {}
     columns = "".join(f"{name}:{SEPARATOR}," for name in ("JobID", "WorkDir", "STDOUT", "Comment"))
     output = run("squeue", "--me", "--noheader", "--sort=i", f"--Format={columns}")
     for row in (line.split(SEPARATOR) for line in output.split("\n")):
-        if len(row) < 4:  # the rest of a comment of several lines
+        if len(row) < 4:  # the rest of a comment that has several lines
             continue
         job, workdir, log, comment = row[:4]
         cell = slurm_job.cell_of(log, comment)

@@ -1,4 +1,4 @@
-"""Ask Slurm, patiently; the partitions and nodes of a cluster, as scontrol reports them."""
+"""Run Slurm's programs, with retries; read a cluster's partitions and nodes from scontrol."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 
 ASK_SECONDS = 60  # a busy controller answers late
-# How long a controller that does not answer is asked again: before anything is submitted, a user
-# waits; within a job, so much depends on it that it may be started again meanwhile (the Slurm
-# plugin's 100 attempts of slurm/config.yaml take as long).
+# For how many seconds a controller that does not answer is asked again. Before anything is
+# submitted, a user waits for the answer. Within a job, more depends on it, so that there is time to
+# restart the controller (the Slurm plugin's 100 attempts in slurm/config.yaml take as long).
 START_SECONDS = 60
 JOB_SECONDS = 900
-LONGEST_PAUSE = 30  # seconds between two attempts; the first pause is of one second
+LONGEST_PAUSE = 30  # seconds between two attempts; the first pause is one second
 # What Slurm's programs print if the controller cannot be reached, is busy, or just starts.
 UNANSWERED = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection (refused|timed out|reset)"
@@ -31,16 +31,16 @@ UNANSWERED = re.compile(
 
 
 def retry_sbatch_and_srun() -> None:
-    """Let programs that this process starts wait for the controller in sbatch and srun."""
+    """Make sbatch and srun, started by this process or its children, wait for the controller."""
     retrying = str(Path(__file__).resolve().with_name("retrying"))
     others = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != retrying]
     os.environ["PATH"] = os.pathsep.join([retrying, *others])
 
 
 class RetryTimer:
-    """The wait for a controller that does not answer: up to ``seconds``, and no longer.
+    """Waiting for a controller that does not answer, for at most ``seconds``.
 
-    ``advice`` for users who need not wait ends the message.
+    ``advice``: the end of the message, for users who need not wait.
     """
 
     def __init__(self, seconds: float, advice: str = ""):
@@ -48,16 +48,17 @@ class RetryTimer:
         self._ends, self._pause = time.monotonic() + seconds, 1.0
 
     def waits(self, printed: str) -> bool:
-        """Wait a little and return True if Slurm's message ``printed`` asks for another attempt.
+        """Pause and return True if another attempt makes sense after Slurm's message ``printed``.
 
-        Says so at the first one. Returns False for any other message, or if patience has ended.
+        Prints a message at the first pause. Returns False for any other message, or if the time is
+        up.
         """
         if UNANSWERED.search(printed) is None or time.monotonic() + self._pause > self._ends:
             return False
         if self._pause == 1.0:
             print(
-                f"Slurm's controller does not answer ({printed.strip().splitlines()[-1]}): it is "
-                f"asked again for up to {self.seconds:.0f} s{self.advice}",
+                f"Slurm's controller does not answer ({printed.strip().splitlines()[-1]}): asking "
+                f"again for up to {self.seconds:.0f} s{self.advice}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -93,13 +94,13 @@ class Cluster:
     nodes: tuple[Node, ...]
 
     def partition(self, name: str | None) -> Partition | None:
-        """Return the partition ``name``, by default the default one; None if it does not exist."""
+        """Return the partition ``name``, or the default one; None if it does not exist."""
         if name is not None:
             return self.partitions.get(name)
         return next((part for part in self.partitions.values() if part.default), None)
 
     def existing(self, name: str | None) -> Partition:
-        """Return the partition ``name``, by default the default one, which is known to exist."""
+        """Return the partition ``name``, or the default one, which must exist."""
         found = self.partition(name)
         assert found is not None
         return found
@@ -118,8 +119,8 @@ def ask() -> Cluster:
 def run(*words: str, patience: float = START_SECONDS, advice: str = "") -> str:
     """Return what one of Slurm's programs prints, with times as seconds since 1970.
 
-    Asks a controller that does not answer again for ``patience`` seconds (see RetryTimer for
-    ``advice``). Raises ParbenchError with Slurm's own message if the program fails.
+    If the controller does not answer, tries again for ``patience`` seconds; ``advice``: as in
+    RetryTimer. Raises ParbenchError with Slurm's own message if the program fails.
     """
     done = completed(*words, patience=patience, advice=advice)
     if done.returncode != 0:
@@ -131,7 +132,7 @@ def run(*words: str, patience: float = START_SECONDS, advice: str = "") -> str:
 def completed(
     *words: str, patience: float = START_SECONDS, advice: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's programs, as ``run`` does, and return it whatever its exit status is."""
+    """Run one of Slurm's programs, as ``run`` does; return it, also if it failed."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     left = RetryTimer(patience, advice)
     while True:

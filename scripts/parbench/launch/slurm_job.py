@@ -1,6 +1,6 @@
-"""The Slurm job that this process runs in: its nodes, its end, and how to requeue it.
+"""Describe the Slurm job that this process runs in, and requeue it.
 
-The executor's job steps keep little more than SLURM_JOB_ID; scontrol tells the rest.
+The executor's job steps keep little more than SLURM_JOB_ID; scontrol reports the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parbench.cache import print_message
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_cluster
 
-UNKNOWN = "Invalid job id specified"  # Slurm's words for a job that it has forgotten
+UNKNOWN = "Invalid job id specified"  # Slurm's message for a job that it has forgotten
 ENDED = (
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"),
     *("OUT_OF_MEMORY", "REVOKED"),
@@ -24,10 +24,12 @@ ENDED = (
 
 @dataclass(frozen=True)
 class Job:
-    """A Slurm job. ``ends``: time.time() at the end of its walltime; ``cell``: the one that it was
-    submitted for, None if it was for something else; ``alone``: it has all cores of its nodes, so
-    that no other job runs beside it; ``hosts``: {node: host name}; ``address``: that of the first
-    node; ``memory_mib``: that of each node, 0 where the site does not limit it.
+    """A Slurm job.
+
+    ``ends``: time.time() at the end of its walltime; ``cell``: the cell that it was submitted for,
+    None if it was for something else; ``alone``: whether it has all cores of its nodes, so that no
+    other job runs there; ``hosts``: {node: host name}; ``address``: of the first node;
+    ``memory_mib``: its memory on each node, 0 if the site does not limit it.
     """
 
     number: int
@@ -46,14 +48,15 @@ class Job:
 
     @property
     def nodes_here(self) -> list[str]:
-        """Those of its nodes that are the same machine as the first (in tests)."""
+        """The nodes that are the same machine as the first (several only in tests)."""
         return [node for node in self.nodes if self.hosts[node] == self.hosts[self.nodes[0]]]
 
 
 def current() -> Job | None:
-    """Return the job of this process, None outside Slurm; raise ParbenchError without an answer.
+    """Return the job of this process; None outside Slurm.
 
-    A shell that a job has left behind, as in tmux, still has its number.
+    A shell that outlives its job, as in tmux, still has the job's number, but counts as outside.
+    Raises ParbenchError if Slurm does not answer.
     """
     job_id = os.environ.get("SLURM_JOB_ID", "")
     if not job_id.isdigit() or shutil.which("srun") is None:
@@ -109,7 +112,7 @@ def requeue(job: Job) -> str | None:
 
 
 def cell_of(log: str, comment: str) -> str | None:
-    """Return the cell that Snakemake's plugin submitted a job for; None if it is no such job.
+    """Return the cell that Snakemake's plugin submitted a job for; None for any other job.
 
     The plugin names rule and cell twice, and a site may rewrite either: its log is
     ``.../rule_<rule>/<cell>/<job>.log``, its comment ``rule_<rule>_wildcards_<cell>``.
@@ -123,7 +126,7 @@ def cell_of(log: str, comment: str) -> str | None:
 def _job(number: int) -> dict[str, str]:
     """Return the fields of a job; times are seconds since 1970."""
     output = _run("scontrol", "show", "job", str(number))
-    # From here on each field has a line of its own, and may hold blanks.
+    # From this field on, each one is on a separate line and may contain blanks.
     head, mark, rest = output.partition("   Command=")
     lines = re.findall(r"^\s*(\w+)=(.*?)\s*$", mark + rest, re.MULTILINE)
     return slurm_cluster.fields(head) | dict(lines)

@@ -1,6 +1,6 @@
-"""`doctor.py --slurm`: what a cell on each hardware would ask Slurm for.
+"""Show what a cell on each hardware would ask Slurm for (`parbench doctor --slurm`).
 
-Snakemake's Slurm plugin itself makes each line, and Slurm judges it with `sbatch --test-only`,
+Snakemake's Slurm plugin itself makes each line, and Slurm checks it with `sbatch --test-only`,
 which submits nothing.
 """
 
@@ -58,7 +58,7 @@ def examine(configfiles: list[Path]) -> Iterator[Check]:
 
 
 def _limits(settings: Slurm) -> Iterator[Check]:
-    """Yield a check for each account and QoS that lets a user queue fewer jobs than a run does."""
+    """Yield a check for each account and QoS that allows fewer queued jobs than a run submits."""
     if shutil.which("sacctmgr") is None:
         return
     user = [f"user={getpass.getuser()}"]
@@ -69,7 +69,7 @@ def _limits(settings: Slurm) -> Iterator[Check]:
         questions["QoS"] = ["qos", f"name={settings.qos}", names]
     jobs = _profile_file()["jobs"]
     for kind, words in questions.items():
-        # Fails where there is no accounting, and then there are no limits.
+        # sacctmgr fails at sites without accounting, which have no such limits.
         rows = slurm_cluster.completed("sacctmgr", "-nP", "show", *words).stdout.splitlines()
         for name, *limits in (row.split("|") for row in rows):
             most = min((int(limit) for limit in limits if limit.isdigit()), default=jobs)
@@ -117,17 +117,17 @@ def _hardware(
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """What the Slurm plugin reads of a job of Snakemake's to submit it."""
+    """The attributes of one of Snakemake's jobs that the Slurm plugin reads to submit it."""
 
     resources: ResourceList
     threads: int = 1
 
 
 def sbatch_line(resources: Request) -> str:
-    """Return the plugin's sbatch line for ``resources``, without what differs from job to job: its
-    name, log, comment and script, and the work folder.
+    """Return the plugin's sbatch line for ``resources``.
 
-    Raises ParbenchError with the plugin's message if it refuses them.
+    The line omits what differs from job to job: name, log, comment, script and work folder. Raises
+    ParbenchError with the plugin's message if it refuses ``resources``.
     """
     job = SubmittedJob(ResourceList(fromdict=dict(resources)))
     own = {"run_uuid": "", "slurm_logfile": "", "comment_str": "", "workdir": ""}
@@ -145,9 +145,9 @@ def sbatch_line(resources: Request) -> str:
 
 @functools.cache
 def _account(stated: str | None) -> Request:
-    """Return the account that the plugin submits with: as ``stated``, or one that it guesses.
+    """Return the account that the plugin submits with: ``stated``, or the one that it finds.
 
-    Raises ParbenchError if it refuses the stated one.
+    Raises ParbenchError if the plugin refuses the stated one.
     """
     silent = logging.Logger(__name__, logging.CRITICAL)
     try:

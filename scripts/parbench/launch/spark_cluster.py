@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers of the pip package."""
+"""Start and end a standalone Spark cluster on this machine, from the pip package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def up(deployment: Deployment, workers: int, cores: int, memory: str, port: int)
     ParbenchError if a cluster exists already or does not come up.
     """
     if _daemons():
-        raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
+        raise ParbenchError(f"{FOLDER}: a cluster is already running; end it: make spark-down")
     shutil.rmtree(FOLDER, ignore_errors=True)  # left by a cluster that was killed
     if missing := DeployedSoftware(deployment).without_spark():
         raise ParbenchError(missing)
@@ -102,7 +102,7 @@ def _start(deployment: Deployment, name: str, words: list[str]) -> None:
     words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
     spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", **variables.STEADY}
     if deployment.in_images:
-        # A common /tmp: executors on one host read each other's files.
+        # All share one /tmp, since executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
         temporary.mkdir(exist_ok=True)
         image = recipes.image("spark", deployment.stack, deployment.images)
