@@ -67,8 +67,8 @@ def test_a_table_in_markdown_is_read_as_it_is_meant(tmp_path):
     }
     assert printed.rows[-1].rounding >= 0.2  # as the spread beside it says
     assert printed.notes == [
-        "Table 2: Throughput and accuracy: Acc. is taken as percent: some of it is above 1",
-        "Table 2: Throughput and accuracy: no number, passed over: – (1), OOM (1)",
+        "Table 2: Throughput and accuracy: Acc. is taken as percent: some values are above 1",
+        "Table 2: Throughput and accuracy: no number, skipped: – (1), OOM (1)",
     ]
 
 
@@ -187,5 +187,7 @@ def test_the_audit_reads_it_and_says_what_took_part(tmp_path, capsys):
     main(["audit", str(tmp_path / "paper.md"), "--columns", MAPPING, "--given", "hardware=A100"])
     said = capsys.readouterr().out
     assert "faster than its devices (likely): ResNet-50 ddp on 2x A100: 3384 s to 1206 s is" in said
-    assert "4 of 7 values were held against others or their devices; of 3 only unit and" in said
-    assert "no number, passed over: – (1), OOM (1)" in said
+    assert (
+        "4 of 7 values were compared with others or with their devices; of 3 only unit and" in said
+    )
+    assert "no number, skipped: – (1), OOM (1)" in said

@@ -1,1 +1,1 @@
-"""What published numbers say against themselves and their source's claims."""
+"""Find what in published numbers contradicts other numbers or the source's claims."""

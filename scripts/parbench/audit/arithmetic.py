@@ -29,7 +29,7 @@ EPOCHS_WITHIN = 1.2
 
 
 class Certainty(enum.StrEnum):
-    """How sure a finding is; docs/audit.md says what each word means."""
+    """How certain a finding is; docs/audit.md says what each word means."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -41,8 +41,8 @@ class DatasetAssumptions:
     """What is assumed of the dataset: the numbers of ``classes`` and ``train_samples``, and whether
     the test set is ``balanced``: all classes have the same number of samples.
 
-    ``compared``: the lines and metrics of the values that a check has held against another value,
-    or against their number of devices.
+    ``compared``: the lines and metrics of the values that a check has compared with another value,
+    or with their number of devices.
     """
 
     classes: int = 10
@@ -51,14 +51,14 @@ class DatasetAssumptions:
     compared: set[tuple[int, str]] = field(default_factory=set, compare=False)
 
     def compares(self, *rows: Published) -> None:
-        """Note that a check holds ``rows`` against each other."""
+        """Record that a check compares ``rows`` with each other."""
         self.compared.update((row.line, row.metric) for row in rows)
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Numbers that cannot, or can hardly, all be true; ``lines``: their lines in the file;
-    ``part``: the name of the claim that they contradict, and the number of its part."""
+    """Numbers that cannot all be true, or hardly can; ``lines``: their lines in the file; ``part``:
+    the name of the claim that they contradict, and the number of its part."""
 
     check: str
     certainty: Certainty
@@ -130,7 +130,7 @@ class Quantity:
     may_be_zero: bool = False
 
     def size(self, unit: str) -> float | None:
-        """Return ``unit`` expressed in the own unit: 1 if empty, None if of another quantity."""
+        """Return ``unit`` in units of ``self.unit``: 1 if empty, None if of another quantity."""
         return self.sizes.get(re.sub(r".*(/|\bper )\s*", "/", unit.lower())) if unit else 1.0
 
 
@@ -145,7 +145,7 @@ QUANTITIES = (  # the first match counts
 
 
 def quantity_of(metric: str) -> Quantity | None:
-    """Return the quantity that a metric measures; None for one that no check knows."""
+    """Return the quantity that a metric measures; None if no check covers the metric."""
     return next((each for each in QUANTITIES if re.fullmatch(each.names, metric)), None)
 
 
@@ -153,7 +153,7 @@ def converted(row: Published) -> Published | Contradiction:
     """Return ``row`` in its metric's own unit, with an empty ``published_value`` filled in from its
     value; or a Contradiction if its unit is wrong, or its value out of range or not as printed.
     """
-    # Not more digits than a float has: the last of them says how exact the value is.
+    # No more digits than a float has, since the last digit says how exact the value is.
     changes = {"published_value": row.published_value or f"{row.value:.15g}"}
     quantity = quantity_of(row.metric)
     if quantity is None:
@@ -226,13 +226,13 @@ def _faster(rows: Rows) -> Iterator[Faster]:
 
 
 def _alike(one: Published, other: Published) -> bool:
-    """Return whether two rows are of one strategy with the same options."""
+    """Return whether two rows have the same strategy with the same options."""
     return (one.strategy, one.options) == (other.strategy, other.options)
 
 
 def _bounded(rows: Rows) -> Iterator[Faster]:
-    """Yield the pairs whose devices bound the ratio: of one strategy, or against eager training if
-    the setting has it, since another strategy on few devices may just be slow.
+    """Yield the pairs whose devices bound the ratio: both of one strategy, or one of eager training
+    if the setting has it, since another strategy on few devices may just be slow.
     """
     eager_settings = {row.setting for row in rows if row.strategy == "eager"}
     for pair in _faster(rows):
@@ -248,15 +248,15 @@ def faster_than_its_devices(rows: Rows, assumptions: DatasetAssumptions) -> Foun
         assumptions.compares(few, many)
         if pair.least > pair.bound and pair.kept_as_seconds is None:
             says = (
-                f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
-                f"{many.devices} devices instead of {few.devices} make at most {pair.bound:g}"
+                f"{many}: {few.shown} to {many.shown} is a factor of {pair.ratio:.3g}, but "
+                f"{many.devices} devices instead of {few.devices} allow at most {pair.bound:g}"
             )
             certainty = Certainty.LIKELY if pair.ratio > ALIKE * pair.bound else Certainty.WEAK
             yield against(FASTER, certainty, (few, many), says)
 
 
 def slower_on_more_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Yield the pairs of one strategy, or against eager training, in which more devices are slower,
+    """Yield the pairs of one strategy, or with eager training, in which more devices are slower,
     even when every rounding favours the paper."""
     for pair in _faster(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
@@ -285,19 +285,19 @@ def printed_above_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
             alone = is_efficiency or len(settings) == 1
             certainty = Certainty.LIKELY if alone and row.value > ALIKE * most else Certainty.WEAK
             says = (
-                f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices make "
+                f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices allow "
                 f"at most {most}"
             )
             yield against(FASTER, certainty, [row], says)
 
 
 def minutes_kept_as_seconds(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Yield times some 60 times too short compared with those on other numbers of devices."""
+    """Yield times about 60 times too short compared with those on other numbers of devices."""
     for pair in _faster(of_metrics(rows, *TIMES)):
         short = pair.kept_as_seconds
         if short is not None:
             other = pair.few if short is pair.many else pair.many
-            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
+            says = f"{short}: {short.shown}, but {other.shown} for {other}; minutes would fit"
             yield against("minutes kept as seconds", Certainty.LIKELY, (short, other), says)
 
 
@@ -311,8 +311,8 @@ def another_number_of_devices(rows: Rows, assumptions: DatasetAssumptions) -> Fo
         if match and few.devices < devices < many.devices and pair.least > devices / few.devices:
             says = (
                 f"{many}: the source also says {match[0]}; {few.shown} to {many.shown} is "
-                f"{pair.ratio:.3g} times, and {devices} instead of {few.devices} make at most "
-                f"{devices / few.devices:g}"
+                f"a factor of {pair.ratio:.3g}, and {devices} instead of {few.devices} allow at "
+                f"most {devices / few.devices:g}"
             )
             yield against("another number of devices", Certainty.LIKELY, (few, many), says)
 
@@ -340,7 +340,7 @@ def _made(row: Published, rows: Rows) -> list[Faster]:
 
 
 def ratio_of_its_numbers(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Yield printed ratios that no two printed times give, nor throughputs if there are no times.
+    """Yield printed ratios that no two printed times give or, without times, no two throughputs.
     An efficiency without a printed speedup must be such a ratio divided by that of the devices.
     """
     with_speedup = {speedup.configuration for speedup in of_metrics(rows, "speedup")}
@@ -366,8 +366,8 @@ def ratio_of_its_numbers(rows: Rows, assumptions: DatasetAssumptions) -> Found:
 def efficiency(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield parallel efficiencies that are not the printed speedup over the number of devices.
 
-    Where the speedup is over several devices b, the efficiency is b times as high: that is none
-    where the source has rows of b devices, and likely one where it has none.
+    Where the speedup is over several devices b, the efficiency is b times as high: that is no
+    contradiction where the source has rows of b devices, and a likely one where it has none.
     """
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
@@ -381,7 +381,7 @@ def efficiency(rows: Rows, assumptions: DatasetAssumptions) -> Found:
             )
             says = f"{row}: parallel efficiency {row.value:g} is printed, but {quotients}"
             if baselines:
-                says += f"; over {min(baselines)} devices it would be right, and no row has them"
+                says += f"; over {min(baselines)} devices it would be right, but no row has so many"
             certainty = Certainty.LIKELY if baselines else Certainty.CERTAIN
             yield against("an efficiency of another speedup", certainty, (row, *speedups), says)
 
@@ -395,8 +395,9 @@ def _baselines(row: Published, speedup: Published) -> set[int]:
 
 
 def stated_epochs(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Yield contradictions to the epochs in notes: throughput times training time must give as many
-    training sets, and training must take as many times an epoch's seconds, not less or much more.
+    """Yield contradictions to the epochs stated in notes: throughput times training time must give
+    that many training sets, and training must take that many times an epoch's seconds, not less
+    and not much more.
     """
     for by_metric in by_configuration(rows):
         notes = "; ".join(row.note for row in by_metric.values())

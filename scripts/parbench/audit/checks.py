@@ -1,6 +1,6 @@
 """Find contradictions between published numbers, and between them and their source's claims.
 
-Works by arithmetic alone, for any paper, without training: reads a file in the form of
+Works for any paper, only by arithmetic and without training: reads a file in the form of
 studies/published/published_results.csv and prints what cannot all be true. docs/audit.md says which
 columns it needs and how each check works.
 """
@@ -97,14 +97,14 @@ class OwnRatio:
 
     @property
     def configurations(self) -> tuple[Configuration, Configuration]:
-        """Those of its sides."""
+        """The configurations of both sides."""
         return Configuration.of_row(self.over), Configuration.of_row(self.under)
 
 
 def denied_by_its_numbers(
     part: tuple[str, int], test: ClaimTest, rows: Rows, assumptions: DatasetAssumptions
 ) -> Found:
-    """Apply a part of a claim to the source's own numbers; yield one finding if all deny it."""
+    """Apply a part of a claim to the source's own numbers; yield a finding if all contradict it."""
     if test.op not in (">", "<"):
         return
     none = 0.0 if test.is_of_differences else 1.0
@@ -134,7 +134,7 @@ def denied_by_its_numbers(
 
 
 def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
-    """Yield the ratios that a claim's test compares, of rows alike in all that it does not name."""
+    """Yield the ratios that a claim's test compares, of rows that agree in all else."""
 
     def unnamed(row: Published) -> tuple:
         batch = "" if "batch_size" in test.named else row.batch_size
@@ -154,7 +154,7 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
 
 
 def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, rows: Rows) -> Found:
-    """Yield a claimed ratio beyond what the source's own devices can give, whoever measured it."""
+    """Yield a claimed ratio beyond what the source's own devices allow, whoever measured it."""
     sizes = [size if size >= 1 else 1 / size for size in test.sizes]
     if test.is_of_differences or not sizes or min(sizes) <= test.most:
         return
@@ -164,15 +164,15 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
         if any(Configuration.of_row(row).is_side(side, test) for side in test.sides)
     )
     says = (
-        f"{part[0]}: by {test.metric}, {' to '.join(f'{size:.3g}' for size in sorted(sizes))} "
-        f"times are claimed, and the source's own devices give at most {test.most:g} times"
+        f"{part[0]} claims a factor of {' to '.join(f'{size:.3g}' for size in sorted(sizes))} by "
+        f"{test.metric}; the source's own devices allow at most {test.most:g}"
     )
     yield Contradiction("promised above its devices", Certainty.LIKELY, study, says, lines, part)
 
 
 def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
-    """Say how many of the ``rows`` the checks have held against others, and what became of the
-    rest; to be called when all checks have ended."""
+    """Return how many of the ``rows`` the checks have compared with others, and what happened to
+    the rest; to be called when all checks have ended."""
     compared = sum((row.line, row.metric) in assumptions.compared for row in rows)
     unknown = Counter(row.metric for row in rows if arithmetic.quantity_of(row.metric) is None)
     unread = [
@@ -180,13 +180,13 @@ def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
         for row in rows
         if row.metric in unknown and (row.line, row.metric) not in assumptions.compared
     ]
-    text = f"{compared} of {len(rows)} values were held against others or their devices"
+    text = f"{compared} of {len(rows)} values were compared with others or with their devices"
     if alone := len(rows) - compared - len(unread):
-        text += f"; of {alone} only unit and range were checked: nothing compares with them"
+        text += f"; of {alone} only unit and range were checked, as nothing compares with them"
     if unread:
         names = sorted({row.metric for row in unread})
         shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
-        text += f"; {len(unread)} no check knows ({shown})"
+        text += f"; no check covers {len(unread)} ({shown})"
     return text
 
 
@@ -212,8 +212,8 @@ def audit(
     columns: str | None = None,
     given: str | None = None,
 ) -> None:
-    """Print the findings about the numbers in ``file``: published values, one a row or, with the
-    meaning of its ``columns`` and what none of them states (``given``), a table as printed."""
+    """Print the findings about the numbers in ``file``: published values, one per row, or a table
+    as printed, with the meaning of its ``columns`` and what none of them states (``given``)."""
     if given and not columns:
         raise ParbenchError("--given belongs to --columns; add it, or leave this out")
     if columns:
@@ -233,6 +233,6 @@ def audit(
     for note in printed.notes:
         print(note)
     print(
-        f"Taken for granted: {assumptions.classes} classes, {assumptions.train_samples:,} training "
+        f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         f"samples, a test set that is {balance}"
     )

@@ -1,7 +1,7 @@
 """Draft a study from a table as a source prints it: published values, study, small copy, claims.
 
-What the table does not say becomes a line under `assumed`, to be filled in; what parbench has no
-name for is an error that says how to map it.
+What the table does not state becomes a line under `assumed`, to be filled in; a name that parbench
+does not know is an error that says how to map it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parbench.plan.selection import Configuration
 from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
 
-# What people call them, besides their names here.
+# Other common spellings of our names.
 CALLED = {
     "pytorch": "eager", "torch": "eager", "baseline": "eager", "single": "eager",
     "serial": "eager", "1gpu": "eager", "distributeddataparallel": "ddp", "torchddp": "ddp",
@@ -52,7 +52,7 @@ COLUMNS = [name for name in Published.model_fields if name != "line"]
 
 @dataclass(frozen=True)
 class Way:
-    """A configuration of the source, without the model: a variant of the study."""
+    """A configuration of the source without its model: a variant of the study."""
 
     strategy: str
     options: str
@@ -64,13 +64,13 @@ class Way:
 
     @classmethod
     def of(cls, row: Published) -> Way:
-        """Return that of a row."""
+        """Return the configuration of a row."""
         layout = row.strategy, row.options, row.nodes, row.devices_per_node
         return cls(*layout, row.batch_size, row.precision, row.hardware.upper() == "CPU")
 
     @property
     def layout(self) -> str:
-        """Its devices as names of hardware have them: ``2``, or ``2x1`` on two nodes."""
+        """Its devices as in names of hardware: ``2``, or ``2x1`` on two nodes."""
         return f"{self.nodes}x{self.devices}" if self.nodes > 1 else str(self.devices)
 
     @property
@@ -87,7 +87,7 @@ class Way:
 
     @property
     def selection(self) -> dict[str, str | int]:
-        """What a claim names of it."""
+        """The keys and values by which a claim selects it."""
         named: dict[str, str | int] = {"strategy": self.strategy, "devices": self.devices}
         named["nodes"] = self.nodes
         return named | ({"batch_size": self.batch} if self.batch else {})
@@ -111,7 +111,7 @@ class Way:
             and (way.batch_size == self.batch_size or way.batch_per_device == self.batch_per_device)
         ]
 
-        # Against its own strategy people scale weakly, against another one strongly.
+        # Compared with their own strategy, sources scale weakly; with another one, strongly.
         def distance(way: Way) -> tuple[bool, bool]:
             if way.strategy == "eager":
                 return False, way.batch_size != self.batch_size
@@ -124,8 +124,8 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
     """Return the ``rows`` of a file with our names of models and strategies; ``given``: ours by the
     source's.
 
-    Raises ParbenchError for a name that is not clear, and for ``given`` ones that name nothing or
-    make one configuration of two.
+    Raises ParbenchError for a name that is not clear, and for ``given`` names that match nothing or
+    merge two configurations into one.
     """
     _check_given(table, rows, given)
     networks = [name for name in given.values() if "/" in name and models.exists(name)]
@@ -191,8 +191,8 @@ def _check_one_value(table: Path, before: Iterable[Published], after: Iterable[P
                 raise ParbenchError(
                     f"{table}: lines {other.line} and {printed.line}: the {plural} {one} and {two} "
                     f"both become {getattr(row, key)!r}, which then has two values of "
-                    f"{row.metric}; give what they differ in a column of its own, such as "
-                    "GPUs=devices or Precision=precision, or let --names tell them apart"
+                    f"{row.metric}; map what they differ in to a column, such as "
+                    "GPUs=devices or Precision=precision, or tell them apart by --names"
                 )
 
 
@@ -202,8 +202,8 @@ def _unnamed(row: Published) -> str:
 
 
 def merged(before: Iterable[Published], after: Iterable[Published]) -> list[str]:
-    """Return a sentence for each of our names that several printed ones became; these differ in
-    more than capitals, blanks and signs."""
+    """Return a sentence for each of our names that replaces several printed ones, if these differ
+    in more than capitals, blanks and signs."""
     names: dict[tuple[str, str], dict[str, str]] = {}
     for printed, row in zip(before, after, strict=True):
         for key in PLURALS:
@@ -251,8 +251,8 @@ def values(
     rows: Iterable[Published],
     texts: Mapping[tuple[int, str], tuple[str, str]],
 ) -> str:
-    """Return the CSV of published values of the source ``name``, in our units and as printed, of
-    the ``rows`` of the file ``table``; ``texts``: as `Printed` has them."""
+    """Return the published values of the source ``name`` as CSV, in our units and as printed, from
+    the ``rows`` of the file ``table``; ``texts``: as in `Printed`."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -273,8 +273,8 @@ def values(
 
 
 def study(name: str, title: str, rows: list[Published], schema: str, assumed: Iterable[str]) -> str:
-    """Return the study of these rows at the source's scale: YAML with what is to be filled in;
-    ``schema``: the path of its JSON schema, for editors; ``assumed``: what is `assumed` of it."""
+    """Return the study of these rows at the source's scale as YAML, with places to fill in;
+    ``schema``: the path of its JSON schema, for editors; ``assumed``: its list `assumed`."""
     ways = list(dict.fromkeys(map(Way.of, rows)))
     usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
     head = {
@@ -291,7 +291,7 @@ def study(name: str, title: str, rows: list[Published], schema: str, assumed: It
             *(f"# assumed: {each}" for each in assumed),
             _yaml(head),
             "# The table does not give these: fill in what the source says elsewhere, under",
-            "# `settings`, and leave here what it leaves open.",
+            "# `settings`, and keep in this list what it does not state.",
             _yaml({"assumed": usual}),
             _grid(rows, ways),
         ]
@@ -325,8 +325,8 @@ def copy(
 
 
 def claims(name: str, rows: list[Published]) -> str:
-    """Return a claim to be changed, for claims.yaml, that each way is faster than its baseline;
-    every line of it is a comment. Empty if the table has neither times nor rates, or no baseline.
+    """Return a claim for claims.yaml, to be edited, that each way is faster than its baseline; all
+    its lines are comments. Empty if the table has neither times nor rates, or no baseline.
     """
     ways = list(dict.fromkeys(map(Way.of, rows)))
     measured = {row.metric for row in rows}
@@ -342,9 +342,9 @@ def claims(name: str, rows: list[Published]) -> str:
     head = [
         f"# {name}-faster:",
         f"#   study: {name}",
-        "#   claim: What the source says in words, in your own.",
+        "#   claim: What the source says, in your own words.",
         f'#   test: {{metric: {metric.name}, op: "{op}"}}',
-        "#   parts:  # one for each thing that it says; sizes follow from its numbers",
+        "#   parts:  # one for each statement; sizes follow from the source's numbers",
     ]
     return "\n".join([*head, *parts, ""])
 
@@ -415,5 +415,5 @@ def title_of(rows: list[Published]) -> str:
 
 
 def _yaml(value: Mapping[str, object]) -> str:
-    """Return YAML of block style whose innermost mappings stand on one line."""
+    """Return YAML in block style whose innermost mappings are on one line."""
     return yaml.dump(value, sort_keys=False, width=110, default_flow_style=None, allow_unicode=True)

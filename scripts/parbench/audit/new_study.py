@@ -1,4 +1,4 @@
-"""Write the drafts of a study, of a table as a paper prints it."""
+"""Write the drafts of a study from a table as a paper prints it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def write(
 
 
 def _check_free(name: str, folder: Path) -> None:
-    """Raise ParbenchError if a study or source called ``name``, or a study called as its copy, is
-    there already, in ``folder`` or in the checkout."""
+    """Raise ParbenchError if ``folder`` or the checkout already has a study or source named
+    ``name``, or a study with the name of its small copy."""
     for path in (folder / f"{name}.yaml", folder / f"{name}-cpu.yaml"):
         if path.stem in places.studies() and folder.resolve() != places.STUDIES.resolve():
             raise ParbenchError(f"parbench already has a study {path.stem!r}; choose another name")
@@ -74,5 +74,5 @@ def _check_free(name: str, folder: Path) -> None:
         raise ParbenchError(f"{values} exists; choose another name, or remove it")
     if name in {row.study for row in consistency.published_rows()}:
         raise ParbenchError(
-            f"parbench has published values of {name!r} itself; choose another name"
+            f"parbench already has published values of {name!r}; choose another name"
         )

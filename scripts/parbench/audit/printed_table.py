@@ -1,7 +1,7 @@
-"""Reads the numbers of a table as a source prints it: Markdown, plain text, tabs or CSV.
+"""Read the numbers of a table as a source prints it: Markdown, plain text, tabs or CSV.
 
-One line maps its columns: ``Model=model, GPUs=devices, img/s=samples_per_second``. What can be read
-in one way only is read; everything else is an error with file, line and column.
+One line maps its columns: ``Model=model, GPUs=devices, img/s=samples_per_second``. Only what is
+unambiguous is read; everything else is an error with file, line and column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parbench.plan.published import Published
 from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
 
-# Columns that say what was measured; every other name is a metric's.
+# Columns that say what was measured; every other name is a metric.
 KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
 KEYS += ("batch_per_device", "note")
 COUNTS = ("nodes", "devices")
@@ -41,8 +41,8 @@ _BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
 
 @dataclass
 class Printed:
-    """The ``rows`` that were read, ``notes`` on what was passed over or assumed, and the ``texts``
-    of numbers, by line and metric: all digits that are printed, and the spread beside them."""
+    """The ``rows`` that were read, ``notes`` on what was skipped or assumed, and the ``texts`` of
+    numbers, by line and metric: all printed digits, and the spread printed next to them."""
 
     rows: list[Published] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -68,9 +68,9 @@ def read(
 ) -> Printed:
     """Read all tables of ``path`` that have the headers of ``columns`` (their names by header).
 
-    ``given``: values of KEYS that no column states; ``measured``: every metric must be one that
-    cells have, while otherwise any score will do. Raises ParbenchError for a header, name or number
-    that cannot be read.
+    ``given``: values of KEYS that no column states; ``measured``: whether every metric must be one
+    that cells have; otherwise any score is accepted. Raises ParbenchError for a header, name or
+    number that cannot be read.
     """
     _check_names(columns, given, measured)
     printed, lines = Printed(), list(_lines(path))
@@ -88,7 +88,7 @@ def read(
 
 
 def _headers(lines: Iterable[Line]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first of the lines of several columns that follow one another, with its number."""
+    """Yield the first line of each block of lines with several columns, with its number."""
     is_inside = False
     for number, cells, _ in lines:
         if len(cells) > 1 and not is_inside:
@@ -199,7 +199,7 @@ def _tables(path: Path, lines: Sequence[Line], wanted: Mapping[str, str]) -> Ite
             if len(values) != len(cells):
                 raise ParbenchError(
                     f"{path}: line {row_number}: {len(values)} values, but the header at line "
-                    f"{number} has {len(cells)}; give each column one, or a dash"
+                    f"{number} has {len(cells)}; give each column a value or a dash"
                 )
         yield _Table(brief(title, 60) or f"line {number}", cells, names, rows)
 
@@ -213,7 +213,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
     passed: Counter[str] = Counter()
     described = []
     for number, cells, _ in table.rows:
-        # An empty cell of what was measured means the one above.
+        # An empty cell in a column that says what was measured repeats the cell above.
         about = {
             name: _text(cells[position]) or above.get(name, "") for name, position in keys.items()
         }
@@ -249,18 +249,18 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
                 )
     if passed:
         listed = ", ".join(f"{text} ({count})" for text, count in passed.items())
-        printed.notes.append(f"{table.name}: no number, passed over: {listed}")
+        printed.notes.append(f"{table.name}: no number, skipped: {listed}")
 
 
 def _text(cell: str) -> str:
-    """Return a cell without emphasis and marks of footnotes."""
+    """Return a cell without emphasis and footnote marks."""
     plain = re.sub(r"[`_]|\*{1,3}(?=\S)|(?<=\S)\*{1,3}", "", cell)
     return re.sub(rf"(?<=\S)\s*([{re.escape(_MARKS)}]|\^\w|\[\w{{1,2}}\])+$", "", plain).strip()
 
 
 def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str | int]:
-    """Return the fields of a row that say what was measured; without a column: one device of no
-    name, of one node."""
+    """Return the fields of a row that say what was measured; those without a column default to one
+    unnamed device on one node."""
     counts = {}
     for name in COUNTS:
         text = about.get(name, "1")
@@ -284,14 +284,14 @@ def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str
 @dataclass(frozen=True)
 class _Number:
     value: float
-    digits: str  # as printed, with no more digits than the spread beside them allows
+    digits: str  # as printed, with no more digits than the spread next to them justifies
     unit: str
     text: str  # with all digits
-    spread: str  # printed beside it, or empty
+    spread: str  # printed next to it, or empty
 
 
 class _Column:
-    """The numbers of a column, which all write thousands and decimals in one way."""
+    """The numbers of a column, which all write thousands and decimals in the same way."""
 
     def __init__(self, where: str, texts: Sequence[str]):
         self._where = where
@@ -362,9 +362,8 @@ class _Column:
 
 
 def _coarse(value: float, digits: str, spread: float) -> str:
-    """Return ``value`` with so few digits that half a unit of the last one is at least ``spread``.
-
-    What is only known to that spread contradicts nothing nearer than it.
+    """Return ``value`` with so few digits that half a unit of the last one is at least ``spread``,
+    so that a value known only to that spread contradicts no value closer than it.
     """
     places = len(digits.partition(".")[2])
     while 0.5 * 10.0**-places < spread:
@@ -385,6 +384,6 @@ def _default_unit(metric: str, header: str, values: Iterable[_Number]) -> tuple[
     if not bare:
         return "", ""
     if re.fullmatch(SCORES, metric) and max(bare) > 1:
-        return "percent", f"{header} is taken as percent: some of it is above 1"
+        return "percent", f"{header} is taken as percent: some values are above 1"
     assumed = f"{header} is taken in {quantity.unit}: its header names no other unit"
     return quantity.unit, assumed * (quantity.unit != "ratio")

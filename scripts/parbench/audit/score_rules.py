@@ -22,7 +22,7 @@ from parbench.audit.arithmetic import (
 from parbench.plan.published import Published
 
 DIGITS = 3  # with fewer, two values are sometimes equal by chance
-SPREAD = 0.01  # the least range assumed of one model: of scores, or as a share of times
+SPREAD = 0.01  # the least range assumed for one model: of scores, or as a share of times
 CHANCE = 0.05  # anything less probable is hardly chance
 FLOATS = 1e-9  # tolerance for rounding of floats
 
@@ -44,14 +44,14 @@ def conflicting_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
 
 
 def equal_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Check that different runs do not end with the same score, time or throughput to the last
-    digit, least of all the same two configurations for several models or several metrics.
+    """Check that different runs do not have the same score, time or throughput to the last digit,
+    least of all the same two configurations for several models or several metrics.
 
     Two values are equal by chance with probability 1/n, where n is the number of steps of the last
     digit between the model's smallest and largest value.
     """
     equals: dict[tuple, list[list[Published]]] = {}  # by the configurations, one list per metric
-    chances = defaultdict(list)  # by the configurations, but for the model
+    chances = defaultdict(list)  # by the configurations without the model
     for alike in grouped(
         list(filter(_is_precise, rows)), lambda row: (row.study, row.model, row.metric)
     ):
@@ -76,7 +76,7 @@ def equal_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
 
 
 def _is_precise(row: Published) -> bool:
-    """Return whether a row prints enough digits of a score, time or rate to be told apart."""
+    """Return whether a row prints enough digits of a score, time or rate to tell it from others."""
     if re.fullmatch(SCORES, row.metric):
         return 0 < row.rounding < 10.0**-DIGITS
     return _is_clocked(row.metric) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (1 - DIGITS)
@@ -95,8 +95,8 @@ def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     accuracy (the share of hits), and that macro specificity follows from it.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
-    specificity is 1 - (1 - recall) / (classes - 1). Where two agree, the third is of other samples,
-    such as one rank's share of the test set, or wrong.
+    specificity is 1 - (1 - recall) / (classes - 1). Where two agree, the third is wrong or comes
+    from other samples, such as one rank's share of the test set.
     """
     others = assumptions.classes - 1
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
@@ -112,14 +112,14 @@ def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
         if recall and accuracy and differ:
             says = (
                 f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recall.value:g}, "
-                "which are one number on a balanced test set"
+                "which are equal on a balanced test set"
             )
             contradicting = [accuracy, recall]
             if specificity and len(wrong) == 1:
                 contradicting = [*contradicting, specificity]
                 says += (
                     f"; macro specificity {specificity.value:g} does not fit {wrong[0].metric}, "
-                    "which is of other samples or wrong"
+                    "which is wrong or comes from other samples"
                 )
             yield against("recall is accuracy", Certainty.LIKELY, contradicting, says)
         if specificity and wrong and wrong == bases:
@@ -127,7 +127,7 @@ def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
             says = (
                 f"{bases[0]}: macro specificity {specificity.value:g} is printed; "
                 f"{bases[0].metric} {bases[0].value:g} of {assumptions.classes} balanced classes "
-                f"makes it {1 - (1 - bases[0].value) / others:.4f}"
+                f"implies {1 - (1 - bases[0].value) / others:.4f}"
             )
             says += ", and so does test_accuracy" * settled
             contradicting = (*bases, specificity)
@@ -135,7 +135,7 @@ def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
 
 
 def _follows(specificity: Published, recall: Published, others: int) -> bool:
-    """Return whether macro specificity follows from ``recall``, with so many ``others`` classes."""
+    """Return whether macro specificity follows from ``recall``; ``others``: the other classes."""
     slack = specificity.rounding + recall.rounding / others + FLOATS
     return abs(specificity.value - (1 - (1 - recall.value) / others)) <= slack
 
@@ -168,7 +168,7 @@ def f1(rows: Rows, assumptions: DatasetAssumptions) -> Found:
 
 
 def operators(rows: Rows, assumptions: DatasetAssumptions) -> Found:
-    """Check that operators' times do not exceed the total, nor are the host's on an accelerator."""
+    """Check that operators' times do not exceed the total, nor are host times on an accelerator."""
     for configuration in grouped(rows, lambda row: row.configuration):
         parts = [row for row in configuration if row.metric.startswith("operator_self_seconds:")]
         total, rounding = sum(row.value for row in parts), sum(row.rounding for row in parts)
