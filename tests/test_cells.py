@@ -346,7 +346,7 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     trained.write(trained.path, json.loads(trained.path.read_text()) | times)
     told, claims = forecast(trained.plan, names[:4])
     assert told == (
-        "4 cells to train, 1 of them again (`cells.py why <cell>` says why); by earlier runs some "
+        "4 cells to train, 1 of them again (`parbench why <cell>` says why); by earlier runs some "
         "1.5 h of training one after the other, and 1 for which it is unknown"
     )
     # Not testable: a speedup of GPipe on a CPU, and what the source's devices or numbers deny.

@@ -233,7 +233,8 @@ def published(work: Workspace) -> None:
 
 
 AGAIN: dict[str, Callable[[Workspace], None] | None] = {
-    "a setting of it: of the study, its model, strategy or hardware": setting,
+    "a setting of it: of the study, its model, strategy or hardware, where it runs (`deployment`), "
+    "its `stack`": setting,
     "code of parbench that it can reach": code,
     "a package that it can reach, on the host": None,
     "what its image is built from": recipe,

@@ -47,6 +47,7 @@ def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
         prog=f"parbench {name}",
         description=command.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     command.add_arguments(parser)
     return parser

@@ -116,7 +116,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
 def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> None:
     """Raise ParbenchError, naming the key, if the partition of hardware ``name`` does not exist.
 
-    Accounts, QoS and constraints are checked by sbatch: see `doctor.py --slurm`.
+    Accounts, QoS and constraints are checked by sbatch: see `parbench doctor --slurm`.
     """
     value = config.slurm_of(name).partition
     if cluster.partition(value) is not None:

@@ -152,7 +152,7 @@ def _by_name(studies: Any, where: str) -> Any:
     """Return the names of ``studies``, some of which may be paths of files.
 
     The folders of these files are then searched for studies, published values and claims, too.
-    Raises ParbenchError, which begins with ``where``, for a path without a study.
+    Raises ParbenchError, which begins with ``where``, for a name or path without a study.
     """
     if not isinstance(studies, list):
         return studies
@@ -178,7 +178,22 @@ def _by_name(studies: Any, where: str) -> Any:
             folders.append(path.parent)
         names.append(path.stem)
     places.look_in(folders)
+    for name in names:
+        if isinstance(name, str):
+            _require_study(name, f"{where}: studies")
     return names
+
+
+def _require_study(name: str, where: str) -> Path:
+    """Return the file of the study ``name``; ParbenchError, which begins with ``where``, without
+    one."""
+    path = places.study(name)
+    if not path.exists():
+        raise ParbenchError(
+            f"{where}: unknown study {name!r}: there is no {shown(path)}"
+            f"{nearest(name, places.studies())}"
+        )
+    return path
 
 
 def holder(
@@ -213,12 +228,7 @@ def _value(value: Any, key: list[Any]) -> Any:
 
 def study(name: str) -> Study:
     """Return the study ``name``; raise ParbenchError if it is unknown or its file is invalid."""
-    path = places.study(name)
-    if not path.exists():
-        raise ParbenchError(
-            f"studies: unknown study {name!r}: there is no {shown(path)}"
-            f"{nearest(name, places.studies())}"
-        )
+    path = _require_study(name, "studies")
     content = read_model(Study, path, partial(expanded, where=shown(path)))
     overlap = sorted(set(content.settings) & set(content.assumed))
     if overlap:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,18 @@ def plan(
     them for the commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run;
     by default, what this machine lacks. Raises ParbenchError, which names study, key and value.
     """
+    holder = partial(config_files.holder, configfiles, changes=changes)
     for study in config.override:
         if not places.study(study).exists():
-            where = config_files.holder(configfiles, ["override", study], changes)
+            where = holder(["override", study])
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan.without_cells(config)
     result.decided = decided.read()
     why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))
     for name in config.studies:
-        expanded = Expansion(name, config, why_unavailable, deployment, result.decided.restarts)
+        restarts = result.decided.restarts
+        expanded = Expansion(name, config, why_unavailable, deployment, restarts, holder)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -165,7 +168,8 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as in Plan.
+    ``cells`` and ``not_run`` are as in Plan; ``holder`` names the file that states a key of
+    ``config``.
     """
 
     def __init__(
@@ -175,8 +179,10 @@ class Expansion:
         why_unavailable: WhyUnavailable,
         deployment: Deployment,
         restarts: Mapping[str, int],
+        holder: Callable[[list[Any]], str],
     ) -> None:
         self.name, self.config, self.deployment = name, config, deployment
+        self.holder = holder
         self.why_unavailable = why_unavailable
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override.model_validate({})
@@ -255,15 +261,25 @@ class Expansion:
     def _check(self) -> None:
         """Raise ParbenchError for mistakes that can be found without cells."""
         own = "`datasets` in config.yaml or a --configfile adds your own"
-        consistency.known("dataset", self.dataset, self.config.datasets, self.where, own)
+        key, where = "dataset", self.where
+        if self.override.dataset:
+            key, where = self._overridden("dataset")
+        consistency.known(key, self.dataset, self.config.datasets, where, own)
         hardware_names = {entry.hardware for entry in self.study.variants.values()}
-        for name in self.override.hardware:
-            consistency.known("hardware", name, hardware_names, f"override.{self.name}")
+        for name, hardware in self.override.hardware.items():
+            key, where = self._overridden("hardware", name)
+            consistency.known(key.removesuffix(f".{name}"), name, hardware_names, where)
+            consistency.known(key, hardware, self.config.hardware, where)
         if self.study.claims:
             claims = published.claims(*(places.ROOT / path for path in places.claims_files()))
             for claim in self.study.claims:
                 consistency.known("claims", claim, claims, self.where)
         consistency.check_names(self.study, self.where)
+
+    def _overridden(self, *keys: str) -> tuple[str, str]:
+        """Return a key of the study's `override`, in full, and the file that states it."""
+        key = ["override", self.name, *keys]
+        return ".".join(key), self.holder(key)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield (model, variant) of each group, and its cell without id and seed."""

@@ -169,6 +169,9 @@ def find(name: str, plan: Plan) -> str:
     if name in plan.cells:
         return name
     matches = [cell for cell in plan.cells if name in cell]
+    if name in {path.parent.name for path in (places.RESULTS / "cells").glob("*/metrics.json")}:
+        # Its settings were changed since, which made another cell of it.
+        matches = [cell for cell in plan.cells if _name(cell) == _name(name)]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -182,6 +185,11 @@ def find(name: str, plan: Plan) -> str:
     )
 
 
+def _name(cell_id: str) -> str:
+    """Return a cell's id without the digest of its settings."""
+    return cell_id.rpartition("-")[0]
+
+
 def show_all(plan: Plan) -> None:
     """Print every cell with its state."""
     width = max(map(len, plan.cells))
@@ -192,7 +200,7 @@ def show_all(plan: Plan) -> None:
         reason = "" if word in ("done", "missing") else reasons[0]
         print(f"{cell_id:<{width}}  {word:<10} {reason}".rstrip())
     total = ", ".join(f"{count} {word}" for word, count in counts.items())
-    print(f"\n{len(plan.cells)} cells: {total}")
+    print(f"\n{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}: {total}")
 
 
 def show_why(cell_id: str, plan: Plan) -> None:
@@ -200,7 +208,9 @@ def show_why(cell_id: str, plan: Plan) -> None:
     word, reasons = state(cell_id, plan)
     print(f"{cell_id}: {word}")
     if word == "done":
-        print("It would not run: settings, code, image and data are those it was trained with.")
+        print(
+            "It would not run: its settings, code, software, data and first weights are the same."
+        )
     elif word == "not run":
         print(f"It is not run here: {reasons[0]}. It runs automatically on a machine that has it.")
     elif word == "unreadable":
@@ -220,8 +230,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
 def _show_changed(cell_id: str, plan: Plan) -> None:
     """Print the finished cells of the same name, and what was edited since."""
     now = identity.settings_of(plan.cells[cell_id].json())
-    name = cell_id.rpartition("-")[0]
-    for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
+    for path in sorted((places.RESULTS / "cells").glob(f"{_name(cell_id)}-*/metrics.json")):
         with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it belongs to another cell
             # Not read as a record, which would add settings that the file does not have.
             then = identity.settings_of(read_json(path)["cell"])

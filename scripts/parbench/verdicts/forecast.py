@@ -21,7 +21,7 @@ def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> l
         return []
     count = f"{len(cells):,} {'cell' if len(cells) == 1 else 'cells'} to train"
     retrained = sum((places.folder(cell) / "metrics.json").exists() for cell in cells)
-    note = f", {retrained} of them again (`cells.py why <cell>` says why)" if retrained else ""
+    note = f", {retrained} of them again (`parbench why <cell>` says why)" if retrained else ""
     further = (
         f"`make report` then keeps measuring what is undecided, for at most {budget_minutes:g} "
         f"minute{'s' * (budget_minutes != 1)} (budget_minutes)"

@@ -45,6 +45,7 @@ SHOWN_OPERATORS = 5  # those with the largest self time, besides the published o
 TRAINING_METRICS = (
     "train_seconds",
     "epoch_seconds",
+    "batch_seconds",
     "samples_per_second",
     "tokens_per_second",
     "mfu",
