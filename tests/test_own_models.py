@@ -141,8 +141,8 @@ def test_a_network_that_must_know_the_size_of_its_images_is_told():
         ("file/mine: {}", "own-study.yaml: models: there is no 'file/mine'; name a model file of "),
         (
             "torchvision/inception_v3: {}",
-            "torchvision/inception_v3: it does not take images of 32x32: RuntimeError: Calculated "
-            "padded input size per channel",
+            "torchvision/inception_v3: it does not accept images of 32x32: RuntimeError: "
+            "Calculated padded input size per channel",
         ),
         (
             "torchvision/vit_b_16: {settings: {image_size: 40}}",
@@ -233,7 +233,7 @@ def test_a_file_is_known_by_its_content_alone(tmp_path):
     ("content", "sentence"),
     [
         (None, "mine.py: no such file"),
-        ("def build(:\n", "line 1: not Python: "),
+        ("def build(:\n", "line 1: invalid Python: "),
         ("import nothing_like_it\n", "raises ModuleNotFoundError: No module named 'nothing_like_"),
         ("build = 3\n", "defines no function `build(num_classes, image_size, options)`"),
         ("raise SystemExit('no')\n", "raises SystemExit: no"),
@@ -247,10 +247,13 @@ def test_a_file_is_known_by_its_content_alone(tmp_path):
             "OPTIONS: a schema has a `type` of integer, number, string, boolean, array or object",
         ),
         (MINE.replace("return Net", "return 1 / 0  #"), "`build` raises ZeroDivisionError: "),
-        (MINE.replace("return Net", "pass  #"), "`build` returns a NoneType, and no nn.Module"),
+        (MINE.replace("return Net", "pass  #"), "`build` returns a NoneType, not an nn.Module"),
         (MINE.replace("num_classes, image_size, 4", "7, image_size, 4"), "a tensor (2, 7), and no"),
-        (MINE.replace("image_size, 4", "8, 4"), "it does not take images of 32x32: RuntimeError: "),
-        (MINE + "VOCABULARY = 'bpe'\n", "VOCABULARY: a model by its path takes images; remove it"),
+        (
+            MINE.replace("image_size, 4", "8, 4"),
+            "it does not accept images of 32x32: RuntimeError: ",
+        ),
+        (MINE + "VOCABULARY = 'bpe'\n", "VOCABULARY: a model with a file takes images; remove it"),
     ],
 )
 def test_a_file_that_is_no_model_is_told_in_one_sentence(tmp_path, content, sentence):
@@ -270,9 +273,9 @@ def test_a_file_that_is_no_model_is_told_in_one_sentence(tmp_path, content, sent
         (
             "resnet18: {file: mine.py}",
             EAGER,
-            "resnet18 is a model of parbench; give the entry anot",
+            "resnet18 is one of parbench's models; rename the entry",
         ),
-        ("'my model': {file: mine.py}", EAGER, "is called by letters, digits, '_', '.' and '-'"),
+        ("'my model': {file: mine.py}", EAGER, "consists of letters, digits, '_', '.' and '-'"),
         ("mine: {file: .}", EAGER, "models.mine.file: .: a folder; name the model's file"),
     ],
 )
@@ -284,7 +287,7 @@ def test_an_entry_that_fits_no_file_is_refused(tmp_path, entry, variants, senten
 def test_cuts_that_name_no_block_are_refused(tmp_path):
     (tmp_path / "mine.py").write_text(IN_BLOCKS.replace('["head"]', '["body"]'))
     said = refusal(tmp_path, "mine: {file: mine.py}", GPIPE)
-    assert "`cuts` returns ['body'] for 2 stages, and no list of 1 of the blocks that" in said
+    assert "`cuts` returns ['body'] for 2 stages, not a list of 1 of the blocks that" in said
     assert said.endswith("`build` names: stem, head")
 
 

@@ -2,11 +2,11 @@
 
 A model file defines
 
-- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set; ``build`` may
-  get no `implied` one, which then has its default,
+- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set; an `implied`
+  option may be missing from what ``build`` gets and then has its default,
 - ``SMALL``: options of a small version, for `parbench certify`,
 - ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
-  balanced stages; ParbenchError if the model cannot be cut into that many,
+  balanced stages; raises ParbenchError if the model cannot be cut into that many,
 - ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
   blocks, unaware of parallelism, with one tensor passing between blocks.
 
@@ -15,9 +15,10 @@ takes a ``Vocabulary`` (data/tokens.py) instead of the image size.
 
 torch is imported inside ``build`` only: the workflow reads options and cuts without it.
 
-A name with a slash, such as torchvision/resnet34, is of a module in libraries/, which has networks
-of another origin. Such a network may also state ``problem(image_size, options)``, why it cannot
-train on such images or None, and ``SMALL_SIZE``, the size of images for `parbench certify`.
+A name with a slash, such as torchvision/resnet34, belongs to a module in libraries/, which provides
+networks from elsewhere. Such a network may also define ``problem(image_size, options)``, which
+returns why it cannot train on images of that size, or None, and ``SMALL_SIZE``, the size of images
+for `parbench certify`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from typing import Any
 
 
 def names() -> list[str]:
-    """Return the names of all models that are files in this folder."""
+    """Return the names of all models that have a file in this folder."""
     return _files("")
 
 
 def library(name: str) -> ModuleType | None:
-    """Return the module of libraries/ that the model ``name`` is of; None if it is of none."""
+    """Return the module of libraries/ that provides the model ``name``; None if none does."""
     origin, found, _ = name.partition("/")
     known = found and origin in _files("libraries")
     return importlib.import_module(module(name)) if known else None
@@ -56,7 +57,7 @@ def module(name: str) -> str:
 
 @functools.cache
 def load(name: str) -> Any:
-    """Return what defines the model ``name``: its module, or a network of libraries/."""
+    """Return what defines the model ``name``: its module, or a Network of libraries/."""
     found = importlib.import_module(module(name))
     return found.Network(name.partition("/")[2]) if "/" in name else found
 
@@ -67,20 +68,22 @@ def vocabulary(name: str) -> str | None:
 
 
 def options(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return all options of the model ``name``: ``given``, else defaults."""
+    """Return all options of the model ``name``: those ``given``, defaults for the others."""
     return {key: schema["default"] for key, schema in load(name).OPTIONS.items()} | given
 
 
 def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` of the model ``name`` without implied ones at their defaults."""
+    """Return ``options`` of the model ``name``, leaving out implied ones at their defaults."""
     return without_implied(load(name).OPTIONS, options)
 
 
 def without_implied(
     schemas: Mapping[str, dict[str, Any]], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return ``options``, which ``schemas`` describe, without implied ones at their defaults, as in
-    cells: those older than the option keep their ids."""
+    """Return ``options``, which ``schemas`` describe, leaving out implied ones at their defaults.
+
+    Cells store options so, and adding an implied option does not change the ids of existing cells.
+    """
     return {
         key: value
         for key, value in options.items()

@@ -18,13 +18,13 @@ SMALL = {"hidden_dim": 12, "depth": 4, "num_heads": 2, "mlp_dim": 24, "max_posit
 
 
 def options(hidden_dim: int, depth: int, num_heads: int, mlp_dim: int) -> dict[str, dict]:
-    """Return OPTIONS of a text classifier with these defaults."""
+    """Return the OPTIONS of a text classifier, with these defaults."""
     return {
         "hidden_dim": number("width of a token", hidden_dim, 16384),
         "depth": number("transformer blocks", depth, 1000),
         "num_heads": number("attention heads of a block", num_heads, 1024),
         "mlp_dim": number("width inside a block's two fully connected layers", mlp_dim, 65536),
-        "max_positions": number("tokens of the longest text that it can take", 512, 65536),
+        "max_positions": number("largest number of tokens in a text", 512, 65536),
         "dropout": share("dropout of embeddings, attention and branches", 0.1),
     }
 

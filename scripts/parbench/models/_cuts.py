@@ -1,4 +1,4 @@
-"""Cuts of models into stages and of images into patches."""
+"""Cut models into stages, and check that images divide into patches."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from parbench.errors import ParbenchError
 
 
 def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -> list[str]:
-    """Return the ``cuts`` that a model file states for ``stages``, whatever its ``options``.
+    """Return the ``cuts`` that a model file lists for ``stages``, whatever its ``options``.
 
-    ParbenchError if it states none.
+    Raises ParbenchError if it lists none.
     """
     if stages not in cuts:
         numbers = ", ".join(str(number) for number in sorted(cuts))
@@ -20,7 +20,7 @@ def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -
 
 
 def names(part: str, depths: list[int]) -> list[str]:
-    """Return block names ``<part><number>_<index>`` of a network with ``depths`` blocks in its
+    """Return the block names ``<part><number>_<index>`` of a network with ``depths`` blocks in its
     parts 1, 2, ...
     """
     return [
@@ -33,7 +33,8 @@ def names(part: str, depths: list[int]) -> list[str]:
 def layers(model: str, part: str, kind: str, stages: int, options: dict) -> list[str]:
     """Return ``even`` cuts of a network with ``depths``, whose blocks are named by ``names``.
 
-    Every block costs about the same: the pixels are quartered where the width doubles.
+    Every block costs about the same, since pixels are quartered where the width doubles. Raises
+    ParbenchError as ``even`` does.
     """
     name = f"{model} with depths {options['depths']}"
     return even(name, kind, names(part, options["depths"]), stages)
@@ -42,7 +43,7 @@ def layers(model: str, part: str, kind: str, stages: int, options: dict) -> list
 def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
     """Return cuts into stages of equally many ``blocks``, which all cost about the same.
 
-    ParbenchError if there are fewer blocks (named ``kind``) than stages.
+    Raises ParbenchError, which calls blocks ``kind``, if there are fewer blocks than stages.
     """
     if stages > len(blocks):
         raise ParbenchError(
@@ -55,7 +56,7 @@ def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
 def transformer(model: str, width: str, stages: int, options: dict) -> list[str]:
     """Return ``even`` cuts of a transformer; ``width`` names the option that its heads divide.
 
-    ParbenchError also if num_heads does not divide it.
+    Raises ParbenchError also if num_heads does not divide it.
     """
     if options[width] % options["num_heads"]:
         raise ParbenchError(

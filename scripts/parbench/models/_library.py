@@ -1,4 +1,4 @@
-"""A network of a library, as a model: the base of those in libraries/."""
+"""A library's network as a model: the base class of networks in libraries/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class LibraryNetwork(ABC):
     """The network ``name`` of the library ``PACKAGE``, as the library builds it, without published
-    weights; it has what a model file defines."""
+    weights, with the attributes that a model file defines."""
 
     PACKAGE: ClassVar[str]
     OPTIONS: ClassVar[dict[str, dict]] = {}
@@ -28,19 +28,22 @@ class LibraryNetwork(ABC):
 
     @abstractmethod
     def network(self, num_classes: int, image_size: int) -> nn.Module:
-        """Build the library's network. It may raise any error for a size that it does not take."""
+        """Build the library's network. May raise any error for an unsupported ``image_size``."""
 
     def blocks(self, network: nn.Module) -> nn.Sequential:
-        """Return ``network`` as a sequence of blocks; the same parameters in the same order."""
+        """Return ``network`` as a sequence of blocks with the same parameters in the same order."""
         return one_block(network)
 
     def places(self, blocks: list[str]) -> list[str]:
-        """Return those of ``blocks`` where a stage may begin; all cost about the same. None if the
-        network is not cut."""
+        """Return the ``blocks`` at which a stage may begin, all of about the same cost; empty if
+        the network is not cut."""
         return []
 
     def cuts(self, stages: int, options: dict) -> list[str]:
-        """Return the names of the blocks that begin the 2nd, 3rd, ... stage."""
+        """Return the names of the blocks that begin the 2nd, 3rd, ... of ``stages`` stages.
+
+        Raises ParbenchError if there cannot be that many.
+        """
         if stages == 1:
             return []
         called = f"{self.PACKAGE}/{self.name}"
@@ -55,34 +58,35 @@ class LibraryNetwork(ABC):
         try:
             return self.blocks(self.network(num_classes, image_size))
         except (NotImplementedError, RuntimeError):
-            raise  # of the meta device, or of a lack of memory
+            raise  # the meta device cannot do it, or memory ran out
         except Exception as error:
             version = importlib.metadata.version(self.PACKAGE)
             raise ParbenchError(
-                f"{self.PACKAGE} {version} builds no {self.name} for images of "
+                f"{self.PACKAGE} {version} cannot build {self.name} for images of "
                 f"{image_size}x{image_size} ({_outline.described(error)}); choose another "
                 "image_size, or another network"
             ) from error
 
     def problem(self, image_size: int, options: dict) -> str | None:
-        """Return why it cannot train on images of this size, in words; None if it can."""
+        """Return a sentence on why it cannot train on images of this size; None if it can."""
         return _outline.problem(lambda: self.network(_outline.CLASSES, image_size), image_size)
 
     @cached_property
     def SMALL_SIZE(self) -> int:
-        """The size of images of its certificate."""
+        """The size of images for its certificate, in pixels per side."""
         return _outline.small_size(lambda size: self.network(_outline.CLASSES, size))
 
 
 def one_block(network: nn.Module) -> nn.Sequential:
-    """Return a ``network`` that is not cut as a sequence of one block."""
+    """Return ``network``, which is not cut, as a sequence of one block."""
     from torch import nn
 
     return nn.Sequential(OrderedDict(network=network))
 
 
 def uncut(called: str, stages: int, places: int = 0) -> str:
-    """Return why the model ``called`` has no ``stages``; a stage may begin at ``places`` blocks."""
+    """Return why the model ``called`` cannot have ``stages``; one may begin at ``places``
+    blocks."""
     if places:
         return f"{called} has {places} blocks, and cannot be cut into {stages} stages; choose fewer"
     return (

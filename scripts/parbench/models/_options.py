@@ -1,4 +1,4 @@
-"""JSON schemas of model options."""
+"""Make JSON schemas of model options."""
 
 from __future__ import annotations
 

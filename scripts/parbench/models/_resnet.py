@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# Cells without the option are those of `imagenet`.
+# Cells that lack the option have `imagenet`.
 STEM: dict[str, dict] = {
     "stem": {
         "description": "the first layers: imagenet, 7x7 with stride 2 and max pooling, or cifar, "
@@ -23,8 +23,11 @@ STEM: dict[str, dict] = {
 
 
 def build(builder: Callable[..., nn.Module], num_classes: int, options: dict) -> nn.Sequential:
-    """Return torchvision's ResNet of ``builder`` as a sequence of blocks; ``options`` are its own
-    and the stem, whose weights are drawn as those of its other convolutions."""
+    """Return the ResNet that ``builder`` of torchvision makes as a sequence of blocks.
+
+    ``options`` are the builder's and the stem. The stem's weights are drawn as those of other
+    convolutions.
+    """
     from torch import nn
 
     own = {key: value for key, value in options.items() if key not in STEM}
@@ -40,7 +43,7 @@ def build(builder: Callable[..., nn.Module], num_classes: int, options: dict) ->
 
 
 def blocks(resnet: Any) -> nn.Sequential:
-    """Return a torchvision ResNet as a sequence of blocks; same parameters, same order."""
+    """Return a torchvision ResNet as a sequence of blocks with the same parameters in order."""
     from torch import nn
 
     stem = OrderedDict(conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool)

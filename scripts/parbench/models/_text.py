@@ -19,7 +19,8 @@ class Embedding(nn.Module):
         self.pad = pad
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Map [B, L] int64 to [B, L, width + 1]; the last channel is 1 for a token, else 0."""
+        """Map [B, L] int64 to [B, L, width + 1]; the last channel is 1 for a token, 0 for
+        padding."""
         hidden = self.embeddings(input_ids=tokens)
         return torch.cat([hidden, (tokens != self.pad).unsqueeze(-1).to(hidden.dtype)], -1)
 
@@ -40,7 +41,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Predicts the class with ``layers``; the first one selects a token."""
+    """Predicts the class with ``layers``, the first of which selects a token."""
 
     def __init__(self, **layers: nn.Module):
         super().__init__()

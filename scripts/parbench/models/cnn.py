@@ -1,5 +1,5 @@
 """A plain convolutional network: three blocks of two 3x3 convolutions with BatchNorm and pooling,
-then two fully connected layers. The source of the study laharsh says no more than "CNN".
+then two fully connected layers. The source of the study laharsh describes it only as "CNN".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 3
 OPTIONS: dict[str, dict] = {
-    "width": number("channels of the first block; they double in each of the next", 64, 4096),
+    "width": number("channels of the first block; they double in each following block", 64, 4096),
     "hidden": number("width of the hidden fully connected layer", 512, 65536),
     "dropout": share("dropout before the last layer", 0.5),
 }
@@ -40,7 +40,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         width = options["width"] * 2**index
         layers = [*convolution(channels, width), *convolution(width, width), nn.MaxPool2d(2)]
         blocks[f"block{index + 1}"] = nn.Sequential(*layers)
-        channels, side = width, side // 2  # pooling drops an odd row
+        channels, side = width, side // 2  # pooling drops the last row if the side is odd
     hidden = nn.Linear(channels * side * side, options["hidden"])
     blocks["hidden"] = nn.Sequential(nn.Flatten(1), hidden, nn.ReLU(inplace=True))
     last = nn.Linear(options["hidden"], num_classes)

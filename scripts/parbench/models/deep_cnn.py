@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, dict] = {
     "depths": numbers("residual blocks of each of the four layers", 100, [2, 2, 2, 2]),
-    "width": number("channels of the first layer; they double in each of the next", 64, 4096),
+    "width": number("channels of the first layer; they double in each following layer", 64, 4096),
 }
 SMALL = {"width": 8, "depths": [1, 1, 1, 1]}
 

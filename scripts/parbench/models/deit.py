@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict] = {
         "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
     ),
     "distilled": {
-        "description": "whether it has the token and the head of distillation",
+        "description": "whether to add the distillation token and head",
         "type": "boolean",
         "default": False,
     },
@@ -37,7 +37,10 @@ cuts = partial(_cuts.transformer, "deit", "embed_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """Build [B, 3, S, S] float -> [B, num_classes] logits; ParbenchError if patches do not fit."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits.
+
+    Raises ParbenchError if S is not a multiple of the patch size.
+    """
     _cuts.check_patches("deit", image_size, options)
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.vision_transformer import VisionTransformer

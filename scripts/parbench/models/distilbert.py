@@ -23,7 +23,7 @@ def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrain
     """Return the library's own classifier."""
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
-    settings: Any = DistilBertConfig  # it declares only some of its arguments
+    settings: Any = DistilBertConfig  # its annotations omit some arguments
     return DistilBertForSequenceClassification(
         settings(
             vocab_size=vocabulary.size,

@@ -1,5 +1,5 @@
-"""MiniLM-L12-H384 (Microsoft; Wang et al. 2020): BERT with 12 layers of width 384. It learns from
-the labels alone, without the teacher from which its authors distilled it.
+"""MiniLM-L12-H384 (Microsoft; Wang et al. 2020): BERT with 12 layers of width 384. It learns only
+from the labels, without the teacher from which its authors distilled it.
 """
 
 from __future__ import annotations

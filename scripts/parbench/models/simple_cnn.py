@@ -25,7 +25,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     def convolution(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
 
-    side = image_size // 2 // 2  # pooling drops an odd row
+    side = image_size // 2 // 2  # pooling drops the last row if the side is odd
     return nn.Sequential(
         OrderedDict(
             conv1=convolution(3, 4),

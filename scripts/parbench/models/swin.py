@@ -28,7 +28,7 @@ SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 
 def cuts(stages: int, options: dict) -> list[str]:
     """Return the names of the blocks that begin the 2nd, 3rd, ... stage.
 
-    ParbenchError if there are fewer blocks than stages or options contradict each other.
+    Raises ParbenchError if there are fewer blocks than stages or options contradict each other.
     """
     depths, heads = options["depths"], options["num_heads"]
     if len(depths) != len(heads):

@@ -1,5 +1,5 @@
-"""TinyBERT (Huawei; Jiao et al. 2020): BERT with 4 layers of width 312. It learns from the labels
-alone, without the teacher from which its authors distilled it.
+"""TinyBERT (Huawei; Jiao et al. 2020): BERT with 4 layers of width 312. It learns only from the
+labels, without the teacher from which its authors distilled it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,10 @@ cuts = partial(_cuts.transformer, "vit", "hidden_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """Build [B, 3, S, S] float -> [B, num_classes] logits; ParbenchError if patches do not fit."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits.
+
+    Raises ParbenchError if S is not a multiple of the patch size.
+    """
     _cuts.check_patches("vit", image_size, options)
     from torch import nn
     from torchvision.models.vision_transformer import VisionTransformer

@@ -1,6 +1,6 @@
-"""Models that are no file of the folder above, one module for each origin: a library's networks.
+"""Models from outside the folder above, such as a library's networks, one module for each source.
 
-Each module defines ``names()``, the networks that exist; ``LISTED``, how a user finds them, in
-words; ``PACKAGE``, which must be installed; and ``Network(name)``, which has what a model file
-defines.
+Each module defines ``names()``, which returns the networks that exist; ``LISTED``, a phrase on how
+a user finds them; ``PACKAGE``, which must be installed; and ``Network(name)``, which has the
+attributes that a model file defines.
 """

@@ -1,7 +1,7 @@
-"""Model files of a user's own, outside the checkout: file/<label>-<beginning of its SHA-256>.
+"""A user's own model files, outside the checkout: file/<label>-<beginning of its SHA-256>.
 
-A plan gives the content of each; a copy below results/ is what cells run, wherever they do. The
-code is run as it is: it is the user's own.
+A plan reads the content of each; cells run a copy below results/, wherever they run. The code is
+run without checks, since it is the user's own.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
 PACKAGE = "torch"
 LISTED = "name a model file of your own by its path: {mine: {file: mine.py}}"
 KEPT = Path(__file__).resolve().parents[4] / "results" / "plan" / "models"
-DIGITS = 16  # of the SHA-256
+DIGITS = 16  # hexadecimal digits of the SHA-256 in a name
 LABEL = "[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
 
 _given: dict[str, tuple[bytes, str, str]] = {}  # by name: content, and who names the file
 
 
 def names() -> list[str]:
-    """Return the names of all networks that a study can name: none, since files have paths."""
+    """Return no names, since a study gives files by their paths."""
     return []
 
 
 def give(label: str, path: Path, study: str, key: str) -> str:
-    """Take the content of the model file ``path``, which ``key`` of ``study`` names; return the
-    model's name. Every error is a ParbenchError that begins with the two."""
+    """Read the model file ``path``, which ``key`` of ``study`` names; return the model's name.
+
+    Raises only ParbenchError, whose message begins with study and key.
+    """
     where = f"{study}: {key}"
     if not re.fullmatch(LABEL, label):
         raise ParbenchError(
-            f"{where}: a model with a file is called by letters, digits, '_', '.' and '-', at most "
-            "40; give the entry another name"
+            f"{where}: the name of a model with a file consists of letters, digits, '_', '.' and "
+            "'-', at most 40; give the entry another name"
         )
-    files.read_text(path, f"{where}: {path}")  # one sentence for what is no text in UTF-8
+    files.read_text(path, f"{where}: {path}")  # raises a clear error for a file that is not UTF-8
     content = path.read_bytes()
     name = f"{label}-{hashlib.sha256(content).hexdigest()[:DIGITS]}"
     _given[name] = content, study, key
@@ -53,7 +55,7 @@ def give(label: str, path: Path, study: str, key: str) -> str:
 
 
 def keep() -> None:
-    """Write the content of all files that were given below results/, for cells to run."""
+    """Write copies of all files given to ``give`` below results/, for cells to run."""
     for name, (content, *_) in _given.items():
         path = KEPT / f"{name}.py"
         if not path.exists() or path.read_bytes() != content:
@@ -61,9 +63,10 @@ def keep() -> None:
 
 
 class Network:
-    """The model of a file, with what a model file defines; all but ``build`` may be missing there.
+    """The model of a file, with the attributes of a model file, of which only ``build`` is
+    required.
 
-    ParbenchError if the file cannot be run, or what it defines is something else.
+    Raises ParbenchError if the file cannot be run, or defines one of them as something else.
     """
 
     def __init__(self, name: str):
@@ -75,7 +78,7 @@ class Network:
             raise self._error("defines no function `build(num_classes, image_size, options)`")
         for key in self.SMALL:
             if key not in self.OPTIONS:
-                raise self._error(f"SMALL states {key!r}, which is none of its OPTIONS")
+                raise self._error(f"SMALL sets {key!r}, which is not one of its OPTIONS")
         for key, part in self.OPTIONS.items():
             if not isinstance(part, dict) or not {"description", "default"} <= part.keys():
                 raise self._error(f"OPTIONS: {key} needs a `description` and a `default`")
@@ -83,7 +86,10 @@ class Network:
                 raise self._error(f"OPTIONS: {key} needs a `type`, or an `enum` of its values")
 
     def cuts(self, stages: int, options: dict) -> list[str]:
-        """Return the names of the blocks that begin the 2nd, 3rd, ... stage."""
+        """Return the names of the blocks that begin the 2nd, 3rd, ... of ``stages`` stages.
+
+        Raises ParbenchError if there cannot be that many.
+        """
         cuts = getattr(self._module, "cuts", None)
         if cuts is None:
             if stages == 1:
@@ -96,7 +102,7 @@ class Network:
         blocks = self._blocks(options) if stages > 1 else []
         if not isinstance(found, list) or len(found) != stages - 1 or set(found) - set(blocks):
             raise ParbenchError(
-                f"{self._key}: `cuts` returns {str(found)[:80]} for {stages} stages, and no list "
+                f"{self._key}: `cuts` returns {str(found)[:80]} for {stages} stages, not a list "
                 f"of {stages - 1} of the blocks that `build` names: {', '.join(blocks)[:200]}"
             )
         return found
@@ -113,14 +119,14 @@ class Network:
         try:
             module: Any = self._module
             model = module.build(num_classes, image_size, options)
-        except (ParbenchError, MemoryError, RuntimeError):  # the last also of memory and devices
+        except (ParbenchError, MemoryError, RuntimeError):  # RuntimeError: also memory, devices
             raise
         except (Exception, SystemExit) as error:
             raise self._error(f"`build` raises {_outline.described(error)}") from error
         return model if type(model) is nn.Sequential else one_block(model)
 
     def problem(self, image_size: int, options: dict) -> str | None:
-        """Return None; ParbenchError if it cannot train on images of this size."""
+        """Return None. Raises ParbenchError if it cannot train on images of this size."""
         module: Any = self._module
         found = _outline.problem(
             lambda: module.build(_outline.CLASSES, image_size, dict(options)), image_size
@@ -131,7 +137,7 @@ class Network:
 
     @functools.cached_property
     def SMALL_SIZE(self) -> int:
-        """The size of images of its certificate."""
+        """The size of images for its certificate, in pixels per side."""
         module: Any = self._module
         options = {key: part["default"] for key, part in self.OPTIONS.items()} | self.SMALL
         return _outline.small_size(lambda size: module.build(_outline.CLASSES, size, dict(options)))
@@ -148,8 +154,8 @@ class Network:
 
 @functools.cache
 def _loaded(name: str) -> tuple[ModuleType, str, str]:
-    """Return the module of the file with this name, and how errors call it: in full, and after the
-    study's name."""
+    """Return the module of the file with this name, and how errors refer to it: in full, and after
+    the study's name."""
     path = KEPT / f"{name}.py"
     if name in _given:
         content, study, key = _given[name]
@@ -158,22 +164,22 @@ def _loaded(name: str) -> tuple[ModuleType, str, str]:
         content, where, key = _kept(path, name), str(path), name
     module = ModuleType(f"parbench_model_{name}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look there
+    sys.modules[module.__name__] = module  # dataclasses look it up there
     try:
         exec(compile(content, str(path), "exec"), module.__dict__)  # noqa: S102  (the user's own)
     except SyntaxError as error:
         raise ParbenchError(
-            f"{where}: line {error.lineno}: not Python: {error.msg}; correct the file"
+            f"{where}: line {error.lineno}: invalid Python: {error.msg}; correct the file"
         ) from None
     except (Exception, SystemExit) as error:
-        advice = "; a model is one file, beside which nothing is read" * isinstance(
+        advice = "; a model must be one file, which imports no other of yours" * isinstance(
             error, ImportError
         )
         raise ParbenchError(
             f"{where}: raises {_outline.described(error)}{advice}; correct the file"
         ) from None
     if hasattr(module, "VOCABULARY"):
-        raise ParbenchError(f"{where}: VOCABULARY: a model by its path takes images; remove it")
+        raise ParbenchError(f"{where}: VOCABULARY: a model with a file takes images; remove it")
     return module, where, key
 
 
@@ -183,6 +189,6 @@ def _kept(path: Path, name: str) -> bytes:
     if not name.endswith(f"-{hashlib.sha256(content).hexdigest()[:DIGITS]}"):
         raise ParbenchError(
             f"{path}: this copy of a model file is missing or was changed; run snakemake again, "
-            "which writes it anew"
+            "which writes it again"
         )
     return content

@@ -1,6 +1,6 @@
-"""timm's image classifiers by its own names, such as timm/mobilenetv4_conv_small, in one block.
+"""timm's image classifiers by timm's names, such as timm/mobilenetv4_conv_small, in one block.
 
-A name is that of a network, without the tag of published weights that timm writes after a dot.
+A name is that of a network, without the tag of published weights that timm adds after a dot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 class Network(LibraryNetwork):
-    """A network of timm; one that must know the size of its images is told the cell's."""
+    """A network of timm, built for the cell's image size if it depends on one."""
 
     PACKAGE = PACKAGE
 

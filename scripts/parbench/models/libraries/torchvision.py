@@ -1,7 +1,7 @@
-"""torchvision's image classifiers by its own names, such as torchvision/resnet34.
+"""torchvision's image classifiers by torchvision's names, such as torchvision/resnet34.
 
 ResNets (also ResNeXt and wide ones) and VGGs are cut into blocks; any other network is one block.
-GoogLeNet and Inception v3 come without their auxiliary classifiers, which have a loss of their own.
+GoogLeNet and Inception v3 lack their auxiliary classifiers, which have losses of their own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 PACKAGE = "torchvision"
 LISTED = "torchvision's documentation lists its classifiers"
-# What a builder must be told of the images, by the beginning of its name.
+# The argument with which a builder gets the image size, by the beginning of its name.
 SIZED: dict[str, Any] = {
     "vit_": lambda size: {"image_size": size},
     "maxvit_": lambda size: {"input_size": (size, size)},
 }
-WITHOUT_AUXILIARY = {"aux_logits": False, "init_weights": True}  # the default, which warns
+# init_weights: the default, passed to avoid a warning.
+WITHOUT_AUXILIARY = {"aux_logits": False, "init_weights": True}
 
 
 def names() -> list[str]:
-    """Return the names of all classifiers of images."""
+    """Return the names of all image classifiers."""
     from torchvision import models
 
     return models.list_models(module=models)
@@ -58,12 +59,12 @@ class Network(LibraryNetwork):
         return one_block(network)
 
     def places(self, blocks: list[str]) -> list[str]:
-        """Return the residual blocks of a ResNet, or a VGG's parts between two poolings."""
+        """Return the residual blocks of a ResNet, or the parts of a VGG between poolings."""
         return [name for name in blocks if name.startswith(("layer", "features"))]
 
 
 def _vgg(network: Any) -> nn.Sequential:
-    """Return a VGG as a sequence of blocks, of which all but the head end in a pooling."""
+    """Return a VGG as a sequence of blocks, all of which but the head end with pooling."""
     from torch import nn
 
     blocks: OrderedDict[str, nn.Module] = OrderedDict()
