@@ -1,5 +1,5 @@
 "use strict";
-// Sorting and filtering. Without JavaScript every table stands as it was written.
+// Sorting and filtering. Without JavaScript every table keeps its original order.
 
 const cellAt = (row, column) => {
   let at = 0;
@@ -10,7 +10,7 @@ const cellAt = (row, column) => {
   return null;
 };
 
-// Numbers by value, words by the alphabet; what has no number comes last in both directions.
+// Numbers sort by value, words alphabetically; cells without a number come last in both directions.
 const compare = (column, sign) => (one, other) => {
   const [a, b] = [cellAt(one, column), cellAt(other, column)];
   const [x, y] = [a.dataset.sort, b.dataset.sort];

@@ -796,7 +796,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert made["sentence"].startswith("Of 1 claim, 1 holds in direction only. 1 of its 1 part")
     parts = ("f-claims", "t-claims-each", "summary")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
-    assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
+    assert squeezed("Contradictions among the published numbers") in squeezed(pdf_text(pdf))
 
 
 def test_a_source_may_say_so_much_or_more(tmp_path):

@@ -1,4 +1,4 @@
 """The report: turns plans, tables, metrics and certificates into report.json, HTML and PDF.
 
-`parbench collect` and `render` call it. report.py shows which section is where.
+`parbench collect` and `render` call it. report.py shows the order of the sections.
 """

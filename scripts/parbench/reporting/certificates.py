@@ -1,4 +1,4 @@
-"""The section on certificates: which computations are proved equivalent to eager training."""
+"""The section on certificates: which computations proved equivalent to eager training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TONES = {EQUAL: "good", DIFFERS: "bad"}
 
 
 def section(studies: list[StudyResults]) -> dict | None:
-    """Return all certificates' rows in one table, and their digests; None without any."""
+    """Return all certificates' rows in one table, and their digests; None without certificates."""
     if all(study.proofs is None for study in studies):
         return None
     by_digest = {
@@ -51,7 +51,7 @@ def section(studies: list[StudyResults]) -> dict | None:
 
 
 def _where(place: str, study: StudyResults) -> str:
-    """Return an image's label or the host; of evidence, also the machine."""
+    """Return an image's label, or the host; for evidence, also the machine."""
     return place if study.evidence is None else f"{place}, {study.evidence.machine}"
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WIDTH = 6.85  # inches, the text width of an A4 page
 LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.6, 5.92  # edges of columns, in inches
 LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
-TALLEST = 4.4  # inches of a part's claims; a page of the PDF breaks between parts
+TALLEST = 4.4  # inches for a part's claims; the PDF breaks pages between parts
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
@@ -40,7 +40,7 @@ SIZE_SIGNS = {  # beside a direction as claimed
     terms.NOT_TOLD_APART: "~",
     terms.CANNOT_BE_SHOWN: "",
 }
-BEYOND = 3.0  # a published ratio more than so many times beyond all others leaves the axis
+BEYOND = 3.0  # a published ratio more than this factor beyond all others leaves the axis
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
@@ -48,18 +48,18 @@ CAPTION = (
     "the direction is as claimed (✓) if the whole bar lies in the green area, and is not (✗) if it "
     "lies outside or within the margin of no difference; the size is as published (=), smaller "
     "(<), that is closer to no effect, larger (>), or not told apart (~). A thin line is the range "
-    "of values that are too few for an interval; what leaves the axis ends in an arrow. The "
+    "of values that are too few for an interval; an arrow marks what leaves the axis. The "
     "interval holds after any number of values and is therefore wider than a t-interval. What "
     "overturns a verdict: more values that move it out of its area, equal sides that differ, or a "
-    "restart or seed that fails. Firm: the verdict would stand even if all claims of this report "
+    "restart or seed that fails. Firm: the verdict would be the same if all claims of this report "
     "were tested as one, at the source's own scale, with equal sides shown to be equal."
 )
 
 
 @dataclass(frozen=True)
 class Line:
-    """A comparison of a claim as drawn: its ``label``, its measured ``series``, and ``spoken``, its
-    result in words."""
+    """A comparison of a claim as drawn: its ``label``, its measured ``series``, and its result in
+    words, ``spoken``."""
 
     label: str
     part: JudgedPart
@@ -108,7 +108,7 @@ class Block:
 def parts(head: str, blocks: list[Block], points: bool) -> list[dict]:
     """Return the figure of the study ``head``, as parts that share an axis and break between pages.
 
-    ``points``: of differences, not ratios.
+    ``points``: whether the comparisons are differences, in points, rather than ratios.
     """
     rows: list[list[Block]] = [[]]
     for block in blocks:
@@ -149,13 +149,13 @@ def _edges(line: Line) -> list[float]:
 
 
 def _drawn(each: Comparison) -> list[float]:
-    """Return the published numbers to draw: the end of an open range is none."""
+    """Return the published numbers to draw, without the open end of a range."""
     return list(filter(math.isfinite, each.published))
 
 
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
-    """Return the ends of the axis: it holds all points; bars, and published numbers far beyond
-    everything else, may leave it."""
+    """Return the ends of the axis, which contains all points; bars, and published numbers far
+    beyond everything else, may leave it."""
     values, published = [0.0 if points else 1.0], []
     for line in (line for block in blocks for line in block.lines):
         marks = (line.series.mean, line.each.bound)

@@ -1,4 +1,4 @@
-"""The first page's sentence on claims: verdicts, coverage, and what the untested ones lack."""
+"""The first page's sentence on claims: verdicts, coverage, and why some were not tested."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from parbench.verdicts.claims import NOT_DECIDED, Judged
 
 
 def headline(judged: list[Judged]) -> str:
-    """Count the claims by verdict, and those that rest on one measurement; say what is missing."""
+    """Return how many claims have which verdict, which share a measurement, and what is missing."""
     if not judged:
-        return "The sources of this report make no claim that is known."
+        return "No claims of this report's sources are known."
     counts = Counter(each.verdict for each in judged)
     totals = [f"{n} {_says(word, n)}" for word in terms.CLAIM_VERDICTS[:-1] if (n := counts[word])]
     names = len({each.name for each in judged})
@@ -47,7 +47,7 @@ def headline(judged: list[Judged]) -> str:
 
 
 def _firm(decided: list[Judged]) -> str:
-    """Return how many verdicts of ``decided`` claims, which hold or do not, are firm, and why the
+    """Return how many verdicts on ``decided`` claims, which hold or do not, are firm, and why the
     others are not."""
     weak = Counter(each.weakness for each in decided if not each.firm)
     text = f"Firm verdicts: {len(decided) - weak.total()} of {len(decided)}"
@@ -57,7 +57,7 @@ def _firm(decided: list[Judged]) -> str:
 
 def _sharing(judged: list[Judged]) -> list[str]:
     """Return the numbers of claims that share a comparison, by pairs or seeds, or its reciprocal,
-    directly or by way of another claim."""
+    directly or through another claim."""
     clusters: list[tuple[set[int], set]] = []
     for number, each in enumerate(judged, 1):
         numbers, measured = {number}, set(_measurements(each))
@@ -74,7 +74,7 @@ def _sharing(judged: list[Judged]) -> list[str]:
 
 
 def _measurements(judged: Judged) -> frozenset:
-    """Return what tells the measurements apart that a claim rests on: the cells of pairs, or a
+    """Return what identifies the measurements that a claim rests on: the cells of pairs, or a
     metric and the cells of groups."""
     return frozenset(
         frozenset(cell for pair in pairs for cell in pair.cells)
@@ -101,12 +101,12 @@ def _says(verdict: str, number: int) -> str:
 
 
 def _lacks(each: Judged) -> set[str]:
-    """Return what the parts of a claim that is not tested here lack, in a few words each."""
+    """Return, in a few words each, why the parts of a claim were not tested on this machine."""
     parts = [part for part in each.parts if not part.is_impossible]
     return {lack for part in parts for lack in part.lacks if lack} or {each.reason}
 
 
 def why_untested(each: Judged) -> str:
-    """Return in full why a claim is not tested here."""
+    """Return in full why a claim was not tested on this machine."""
     found = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
     return "; ".join(dict.fromkeys(found)) or each.reason

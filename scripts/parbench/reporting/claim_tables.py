@@ -41,7 +41,7 @@ TONES = {
     **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), "bad"),
 }
 OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "reported, not judged"}
-SHORT = (terms.UNDECIDED, terms.REPORTED)  # of these a sentence is enough in the matrix
+SHORT = (terms.UNDECIDED, terms.REPORTED)  # for these, the matrix shows only the sentence
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
 IMPOSSIBLE_BUT = f"{terms.IMPOSSIBLE}; here {{}}"
@@ -55,8 +55,8 @@ Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 def section(
     studies: list[StudyResults], claimed: Sequence[Path], published: list[Path]
 ) -> tuple[dict | None, list[Judged]]:
-    """Return the claims, their comparisons one by one, and the audit of the same sources; and the
-    claims as records.
+    """Return the section with the claims, their comparisons one by one, and the audit of the same
+    sources; and the claims as records.
 
     None, and no records, without ``claimed``, ``published`` or a study that has a source or claims.
     """
@@ -96,8 +96,8 @@ def _rebuilt(study: StudyResults, published: list[Published]) -> Rebuilt:
 
 
 def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
-    """Return the table of claims by machine and grade, which a report on evidence begins with; None
-    for another report where all are of one."""
+    """Return the table of claims by machine and grade, with which a report on evidence begins; None
+    for any other report whose claims all have the same machine and grade."""
     described = {
         run.environment.machine.fingerprint: machine_text(run.environment.machine)
         for study in studies
@@ -121,7 +121,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
     for by_place in fields.values():
         claim = next(iter(by_place.values()))[0].claim
         row = [TableCell(printable(f"{claim.study}: {claim.claim}"))]
-        # What only the audit judges, or no cell could answer, is of no machine.
+        # What only the audit judges, or no cell could answer, belongs to no machine.
         anywhere = [each for group in by_place.values() for each in group if not each.machines]
         for column in columns:
             if found := by_place.get(column, anywhere):
@@ -140,7 +140,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
         [("", ["Claim"]), ("", columns)],
         rows,
         caption="Cells of two machines, or of two scales, are never judged together. Scaled copy: "
-        "smaller than what the source measured, or of other data; other hardware: the source's "
+        "smaller than what the source measured, or on other data; other hardware: the source's "
         "work on other devices; same configuration: its work on its devices.",
         empty="No claim.",
     )
@@ -173,7 +173,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
         "table": make_table(
             "t-claims",
             "Claims without a measured number to draw",
-            [("", ["No.", "Study", "Claim"]), ("", ["What came out here", "Verdict"])],
+            [("", ["No.", "Study", "Claim"]), ("", ["Result here", "Verdict"])],
             [_reported_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
             empty="None.",
         ),
@@ -318,7 +318,7 @@ def _sides_of(ratio: Ratio) -> str:
 
 
 def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
-    """Yield a head; of each claim its verdict, and the fields of each comparison with cells."""
+    """Yield a head; for each claim its verdict, and the fields of each comparison with cells."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
         yield [claim.name, printable(claim.sentence_with_reason)]
@@ -349,7 +349,7 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
     columns = ["Published", "Reproduced", "95 % interval", "Direction", "Size"]
     return make_table(
         DETAIL,
-        "What each verdict rests on",
+        "What each verdict is based on",
         [("", ["No.", "Compared"]), ("", columns)],
         rows,
         caption="Numbered as above, a row for each comparison of each part of a claim: the metric "
@@ -386,8 +386,8 @@ def _comparison_row(
 
 
 def _who(judged: Judged, part: JudgedPart, each: Comparison) -> str:
-    """Return what a comparison compares, and by what if its claim has several metrics; without
-    cells, what the part is about."""
+    """Return what a comparison compares, with the metric if its claim has several; without cells,
+    what the part is about."""
     test = part.test
     if each.ratios or each.group:
         metrics = {other.metric for other in judged.claim.tests}
@@ -418,7 +418,7 @@ def _interval(measured: Series, points: bool) -> TableCell:
     return interval_cell(measured, 2, 100) if points else interval_cell(measured, _places(measured))
 
 
-# ---------------------------------------------------------------- published alone
+# ---------------------------------------------------------------- published numbers only
 
 
 def _audit(
@@ -436,7 +436,7 @@ def _audit(
     ]
     return make_table(
         "t-audit",
-        "What the published numbers alone contradict",
+        "Contradictions among the published numbers",
         [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
         caption="By arithmetic only, without training: questions to the authors, not verdicts. "

@@ -63,7 +63,7 @@ def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
     if unfinished:
         raise ParbenchError(
             f"{len(unfinished)} of {len(cells)} cells have no result, or a stale one, such as "
-            f"{unfinished[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
+            f"{unfinished[0]}; {FIX} and --forcerun table"  # --forcerun remakes missing cells
         )
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run.finished for run in runs.values()))
@@ -109,7 +109,7 @@ class Crate:
         self.crate.metadata.extra_terms = {term: WFRUN + term for term in TERMS}
 
     def describe(self, license_: str) -> None:
-        """State the subject, what was not run, the license and the profiles."""
+        """Add the subject, what was not run, the license and the profiles."""
         titles = [study.study.title for study in self.plan.studies.values()]
         reasons = Counter(self.plan.not_run.values()).items()
         cells_not_run = "".join(f"; {number} not: {reason}" for reason, number in reasons)
@@ -128,7 +128,7 @@ class Crate:
         return _added(self.crate.add(entity))
 
     def file(self, path: Path, *types: str) -> Entity:
-        """Add a file once, by its relative path; by its base name if from another folder."""
+        """Add a file once, by its relative path, or by its base name if from another folder."""
         name = os.path.relpath(path)
         name = path.name if name.startswith("..") else name
         properties = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
@@ -237,7 +237,7 @@ class Crate:
 
 
 def _added(entity: object) -> Entity:
-    """Return what was added to a crate, which rocrate does not tell the type of."""
+    """Return what was added to a crate, with the type that rocrate does not declare."""
     assert isinstance(entity, Entity)
     return entity
 
@@ -257,7 +257,7 @@ def write(
 ) -> None:
     """Write the crate of the run of ``configfiles`` and ``settings`` (key=value) to ``out``.
 
-    ``agent``: the name of who ran it; ``license_address``: parbench's own if None. Raises
+    ``agent``: the name of who ran it; ``license_address``: None for parbench's own. Raises
     ParbenchError.
     """
     if out.exists():

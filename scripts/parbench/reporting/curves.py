@@ -32,8 +32,9 @@ MEMORY = ("peak_memory_device_mib", "peak_memory_process_mib")
 class Sweep:
     """A setting that varies between otherwise equal groups.
 
-    ``also``: settings that may vary with it; ``metrics``: for each part of the figure, those of
-    which the first measured is drawn; ``learns``: uses whole trainings, not a few timed steps.
+    ``also``: settings that may vary with it; ``metrics``: for each part of the figure, candidates
+    of which the first measured one is drawn; ``learns``: whether it uses whole trainings, not a few
+    timed steps.
     """
 
     setting: str
@@ -75,7 +76,7 @@ SWEEPS = (
 
 
 def sweep_figures(study: StudyResults) -> list[dict]:
-    """Return a figure for each setting that alone differs between groups."""
+    """Return a figure for each setting that is the only difference between groups."""
     return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
 
 

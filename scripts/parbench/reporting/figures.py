@@ -31,7 +31,7 @@ from parbench.verdicts.terms import OK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SECOND = "One device well, or a second one?"
+SECOND = "Tune one device, or add a second?"
 Point = tuple[float, float]  # seconds of training so far, and test accuracy, means over seeds
 Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 

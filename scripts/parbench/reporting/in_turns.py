@@ -26,7 +26,7 @@ from parbench.verdicts.terms import NOT_MEASURED
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
-FEW = 3  # comparisons, of which the first page tells each
+FEW = 3  # comparisons, each of which the first page then shows
 PIPELINE_BOUND = (
     "The bound of a pipeline of n devices that fills and drains with each batch of "
     "m equal micro-batches is m·n/(m + n − 1) times the speed of one device."
@@ -60,8 +60,8 @@ def in_turns_table(study: StudyResults) -> dict | None:
         "programs, or the hypervisor, took more than 5 % of its time; it is left out "
         "(if two others remain) and measured again. In brackets: the ratio with "
         "disturbed pairs, and the 95 % interval, which holds after any number of "
-        "restarts and is therefore wider than a t-interval. Restarts of one session, with no six "
-        "hours between two of them, tell of this machine on that day. The bound of a speedup is "
+        "restarts and is therefore wider than a t-interval. Restarts of one session, never six "
+        "hours apart, show how this machine was on that day. The bound of a speedup is "
         "the ratio of cores or GPUs; there is none for the same number of devices, another "
         "precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
@@ -70,8 +70,8 @@ def in_turns_table(study: StudyResults) -> dict | None:
 
 
 def headline(studies: Iterable[StudyResults]) -> str:
-    """Say what the pairs of ``studies`` show: each of a few, or how many show what; and whether
-    equal sides were equal. Empty without pairs."""
+    """Return what the pairs of ``studies`` show: each one if they are few, else how many show what;
+    and whether equal sides were equal. Empty without pairs."""
     shown: list[str] = []
     readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
@@ -96,7 +96,7 @@ def headline(studies: Iterable[StudyResults]) -> str:
 
 
 def _times_as_fast(series: Series) -> str:
-    """Return a ratio as it stands between its sides."""
+    """Return a ratio as the words between its two sides."""
     if series.mean is None:
         return "beside"
     return f"{with_interval(series, series.too_few)} times as fast as"
@@ -111,7 +111,7 @@ def _row(
 ) -> list[TableCell]:
     group, compared = pair.group, pair.compared
     keys = [TableCell(text) for text in (group.model, pair.variant, pair.baseline.variant)]
-    # Only this is the study's speedup; other pairs serve claims.
+    # Only this pair gives the study's speedup; other pairs serve claims.
     is_speedup = pair.turns == "training" and pair.baseline.id == group.baseline
     bound = group.most_by_devices(pair.baseline)
     row = study.row(group, "speedup") if is_speedup else None
@@ -152,7 +152,7 @@ def _uncertified(study: StudyResults, compared: Compared) -> list[str]:
 def _bound_cell(group: Group, most: float, compared: Compared) -> TableCell:
     pipeline = group.work.pipeline_bound
     text = f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
-    # Of models side by side also their times' sum over the longest.
+    # Models side by side are also bounded by the sum of their times over the longest.
     text += f", by their times {ratio_text(compared.bound)}×" if group.members else ""
     return number(most, text)
 

@@ -68,7 +68,7 @@ def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -
 def draw_line(axes: Axes, line: Line, colour: str, style: str = "-") -> None:
     """Draw a line with error bars, and a cross where a cell ended without a number.
 
-    ``style``: of the line, as matplotlib writes it.
+    ``style``: the line's style in matplotlib's notation.
     """
     xs, ys = [point.x for point in line.points], [point.y for point in line.points]
     errors = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]

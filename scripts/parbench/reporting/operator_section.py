@@ -1,4 +1,4 @@
-"""Which operators take the time: a study's profiles beside the published ones."""
+"""Which operators take the most time: a study's profiles and the published ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ UNIT = "ms"
 def operators_table(study: StudyResults) -> dict | None:
     """Return a table, a row per operator, of groups that profiled inference; None if none."""
     training_heads = [(f"Training ({UNIT})", ["Self", "Share"])]
-    return _table(study, "operators", "Operators that take the time", "Inference", training_heads)
+    return _table(
+        study, "operators", "Operators that take the most time", "Inference", training_heads
+    )
 
 
 def training_operators_table(study: StudyResults) -> dict | None:
     """Return the same table for groups that profiled only training."""
-    title = "Operators that take the time of a training step"
+    title = "Operators that take the most time in a training step"
     return _table(study, "training_operators", title, "Training", [])
 
 

@@ -1,4 +1,4 @@
-"""Pages of docs/ that are made from other files: the table of studies, and what was measured.
+"""Make pages of docs/ from other files: the table of studies, and what was measured.
 
 PYTHONPATH=scripts python -m parbench.reporting.pages  # from the project's folder
 
@@ -21,7 +21,7 @@ from parbench.verdicts.terms import NOT_TESTED
 STUDIES = Path("docs/studies.md")
 MEASURED = Path("docs/measured.md")
 EVIDENCE = places.RESULTS / "evidence"
-# What a page has between these lines is made here.
+# This module writes what a page has between these lines.
 BEGIN = "<!-- made from studies/*.yaml by parbench.reporting.pages -->"
 END = "<!-- end -->"
 # Columns of the report's table of pairs that the page shows.
@@ -40,8 +40,8 @@ def with_studies(page: str) -> str:
 
 
 def measured(evidence: Path) -> str:
-    """Return docs/measured.md by the report of all files of evidence, in the folder ``evidence``
-    as rules/evidence.smk writes it."""
+    """Return docs/measured.md, made from the report of all files of evidence in the folder
+    ``evidence``, as rules/evidence.smk writes it."""
     report = read_json(evidence / "report.json")
     claims = read_json(evidence / "claims.json")["claims"]
     lines = [
@@ -49,11 +49,11 @@ def measured(evidence: Path) -> str:
         "",
         "Made from `reports/evidence/*.json` by `parbench.reporting.pages`; do not edit it "
         "([evidence.md](evidence.md) says how it is renewed). Each section is a file of "
-        "evidence: the claims that it decides by today's rules, and every comparison in turns, "
+        "evidence: the claims that it decides by the current rules, and every comparison in turns, "
         "with its 95 % interval and the ratio of each restart ([verdicts.md](verdicts.md)). All "
-        "other numbers, such as accuracies and memory, stand in `reports/evidence.html`, which "
-        "`snakemake reports/evidence.html` makes without training. What a reader made of these "
-        "numbers is written in [findings.md](findings.md).",
+        "other numbers, such as accuracies and memory, are in `reports/evidence.html`, which "
+        "`snakemake reports/evidence.html` makes without training. Conclusions from these "
+        "numbers are in [findings.md](findings.md).",
         "",
     ]
     for section in report["studies"]:
@@ -106,13 +106,13 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Write both pages, the second one only where its input is there."""
+    """Write both pages, the second one only if its input exists."""
     places.require_root("parbench.reporting.pages")
     write_atomically(STUDIES, with_studies(STUDIES.read_text(encoding="utf-8")))
     if (EVIDENCE / "report.json").exists():
         write_atomically(MEASURED, measured(EVIDENCE))
     else:
-        print(f"{MEASURED} is left as it is: `snakemake reports/evidence.html` makes its input")
+        print(f"{MEASURED} is not changed: `snakemake reports/evidence.html` makes its input")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from parbench.runs.records import PairRun, Run
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import restart
 
-LOG_LINES = 20  # the last of a failed cell's log
+LOG_LINES = 20  # the last lines shown of a failed cell's log
 FACTS = (  # of a cell's environment, besides those shared with other cells
     "world_size",
     "backend",
@@ -40,7 +40,10 @@ FACTS = (  # of a cell's environment, besides those shared with other cells
     "code_digest",
     "dataset_digest",
 )
-OF_CORES = ("threads of a core", "NUMA")  # of `steering`: other cells have other cores
+OF_CORES = (
+    "threads of a core",
+    "NUMA",
+)  # of `steering`: they differ with the cores of a cell
 
 Environments = dict[str, dict]  # for the report, by what each shows
 
@@ -60,7 +63,7 @@ def environments(studies: list[StudyResults]) -> Environments:
 
 
 def _named(run: Run | PairRun, known: Environments) -> TableCell:
-    """Return the names of a run's environments, of which a pair may have several."""
+    """Return the names of a run's environments; a pair may have several."""
     keys = dict.fromkeys(str(_environment_pairs(each)) for each in run.environments)
     found = [known[key] for key in keys]
     return TableCell(", ".join(each["name"] for each in found), link=found[0]["id"])
@@ -99,8 +102,8 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 
 def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | None:
     """Return what an unfinished report (workflow/unfinished.py) lacks: failed cells with the ends
-    of their logs, and how many are not trained yet; of evidence, the cells that a file lacks. None
-    for a complete report, whose run was not ``stopped`` before its end."""
+    of their logs, and how many are not trained yet; for evidence, the cells that a file lacks. None
+    for a complete report whose run was not ``stopped`` before its end."""
     trained = _parts([study for study in studies if study.evidence is None])
     failed = {failure.cell: failure for part in trained for failure in part.failed}
     waiting = sum(part.waiting for part in trained)
@@ -170,7 +173,7 @@ def _cell_row(study: StudyResults, run: Run, known: Environments) -> list[TableC
 
 
 def restarts_table(study: StudyResults, known: Environments) -> dict | None:
-    """Return the table of all restarts of a study's pairs, which decide; None without any."""
+    """Return the table of all restarts of a study's pairs; None without any."""
     if not study.runs.pairs:
         return None
     columns = [
@@ -195,8 +198,8 @@ def restarts_table(study: StudyResults, known: Environments) -> dict | None:
         [_restart_row(run, of_cell[cell], known) for cell, run in study.runs.pairs.items()],
         caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
         "is, with how many slices were disturbed. Load of others: the share of the time of its "
-        "cores that other programs and the hypervisor took, over all slices. The command that "
-        f"makes one again, by its name: {command}",
+        "cores that other programs and the hypervisor took, over all slices. To measure one "
+        f"again, by its name: {command}",
     )
 
 
@@ -306,7 +309,7 @@ def _cell_facts(run: Run) -> list[list[str]]:
     facts |= {"started": f"{moment(run.started)} UTC"}
     facts |= {"finished": f"{moment(run.finished)} UTC"}
     places = [place.model_dump() for place in run.resumed_from or []]
-    facts |= {"interrupted, went on from": places or "ran in one go"}
+    facts |= {"interrupted, continued from": places or "ran in one go"}
     facts |= {key: getattr(run, key) for key in ("steps_per_epoch", "warmup_steps")}
     return settings_pairs(facts)
 

@@ -38,7 +38,7 @@ TONES = {
     terms.LARGER: "bad",
     terms.OPPOSITE: "bad",
 }
-APART = "not in turns"  # of a speedup that no pair of the study measures
+APART = "not in turns"  # marks a speedup that no pair of the study measures
 
 
 # ---------------------------------------------------------------- cells of a row
@@ -84,7 +84,7 @@ def outcome_cell(
         return TableCell(APART, tone="muted")
     if row is not None and row.mean is not None:
         if group.shared and study.pairs and is_clocked(metric):
-            # Beside ratios that were measured apart, it would contradict them.
+            # It would contradict ratios that were measured without other cells.
             return TableCell(terms.SHARED_CELL, tone="muted", link=link)
         value = convert(row.mean, row.unit, unit)
         return TableCell(study.reproduced(row, unit), sort=value, link=link)

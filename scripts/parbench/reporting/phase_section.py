@@ -36,14 +36,14 @@ APART = (
     "instrument."
 )
 
-# Equal in an instrumented group and its timed twin, as is training but for the profile.
+# Equal in an instrumented group and its timed twin, as is training except for the profile.
 ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
 
 Shares = dict[str, float]  # seconds per epoch, by phase
 
 
 def phases_table(study: StudyResults) -> dict | None:
-    """Return a table: per group the mean over ranks and, of several, each; None without any."""
+    """Return a table: per group the mean over ranks and, if several, each rank; None if empty."""
     groups = instrumented(study)
     if not groups:
         return None
@@ -79,7 +79,7 @@ def phases_table(study: StudyResults) -> dict | None:
 
 
 def phases_figure(study: StudyResults) -> dict | None:
-    """Return a figure, a bar per group: seconds per epoch, by phase; None without any."""
+    """Return a figure, a bar per group: seconds per epoch, by phase; None if there are none."""
     groups_by_model: dict[str, list[Group]] = {}
     for group in instrumented(study):
         groups_by_model.setdefault(group.model, []).append(group)
@@ -111,7 +111,7 @@ def _phases(run: Run) -> Phases:
 
 
 def _shares(run: Run, rank: int | None = None) -> Shares:
-    """Return a run's seconds per epoch: of a rank, or the mean."""
+    """Return a run's seconds per epoch by phase: those of one rank, or the mean over ranks."""
     seconds = _phases(run).mean if rank is None else _phases(run).ranks[rank]
     return {phase: getattr(seconds, phase) / len(run.epoch_seconds) for phase in PHASES}
 
@@ -126,7 +126,7 @@ def mean(group: Group) -> Shares:
 
 
 def _ratios(study: StudyResults, group: Group) -> list[float]:
-    """Return training times over the timed twin's, matched by seed and machine."""
+    """Return training times divided by the timed twin's, matched by seed and machine."""
     timed_training = replace(group.training, profile="none")
     twins = [
         other
@@ -153,7 +153,7 @@ def _mean(values: list[float], places: int) -> TableCell:
 
 
 def _number(values: list[float], places: int) -> TableCell:
-    """Return mean and standard deviation over seeds, or the range of too few."""
+    """Return mean and standard deviation over seeds, or the range if there are too few."""
     series = numbered(values)
     return number(series.known_mean, spread_text(series, places))
 

@@ -1,4 +1,4 @@
-"""report.json as HTML and as PDF: both only lay it out, so that they cannot differ."""
+"""Render report.json as HTML and as PDF: both only lay it out, so that they cannot differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
 
 
 def page(template: str, data: dict) -> str:
-    """Return ``data`` as one HTML file without external references; raises for what it lacks."""
+    """Return ``data`` as one HTML file without external references.
+
+    Raises jinja2.UndefinedError if ``data`` lacks a value.
+    """
     import jinja2
     from markupsafe import Markup
 
@@ -45,7 +48,7 @@ def render_pdf(data: dict) -> bytes:
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # DejaVu: more scripts and signs
     compiler = typst.Compiler(
         input=(TEMPLATES / "template.typ").read_bytes(),
-        # The stub wants them of the type of ``input``, which is bytes.
+        # The stub wrongly requires the type of ``input``, which is bytes.
         font_paths=[str(fonts)],  # pyright: ignore[reportArgumentType]
         ignore_system_fonts=True,  # the same bytes on every machine
         sys_inputs={"data": json.dumps(data, ensure_ascii=False)},

@@ -16,15 +16,15 @@ from parbench.verdicts.terms import NOT_MEASURED
 
 ACCURACY = METRICS["test_accuracy"]
 CAPTION = (
-    "Cells with the same settings, seed by seed, that both machines ran. Same weights: of how many "
-    "seeds the trained weights are equal to the last bit. Accuracy: B's less A's, and whether the "
-    "two are equal by the rule of every verdict. Ratios are of pairs on one machine each; times of "
-    "two machines are not divided, since these take no turns."
+    "Cells with the same settings, seed by seed, that both machines ran. Same weights: for how "
+    "many seeds the trained weights are equal to the last bit. Accuracy: B's minus A's, and "
+    "whether the two are equal by the rule of every verdict. Each ratio comes from pairs on one "
+    "machine; times of two machines are not divided, since machines do not take turns."
 )
 
 
 def same_cells(studies: list[StudyResults]) -> dict | None:
-    """Return the table of the cells that two machines ran alike; None if there are none."""
+    """Return the table of equal cells that two machines ran; None if there are none."""
     pairs = [
         (a, b)
         for a, b in itertools.combinations(studies, 2)
@@ -39,7 +39,7 @@ def same_cells(studies: list[StudyResults]) -> dict | None:
         [
             ("", ["A", "B", "Model", "Variant"]),
             ("", ["Same weights"]),
-            ("Accuracy (points)", ["B less A", "Reading"]),
+            ("Accuracy (points)", ["B minus A", "Reading"]),
             ("Times as fast", ["Against", "A", "95 % interval of A", "B", "95 % interval of B"]),
         ],
         rows,
@@ -62,7 +62,7 @@ def _rows(a: StudyResults, b: StudyResults) -> Iterator[list[TableCell]]:
 
 
 def _trained(ours: Group, theirs: Group, share: float) -> list[TableCell]:
-    """Return how many weights are equal, and B's accuracy less A's with what it says."""
+    """Return how many weights are equal, and B's accuracy minus A's with its reading."""
     weights = [{run.cell.seed: run.weights_sha256 for run in g.ok} for g in (ours, theirs)]
     seeds = [number for number in weights[0] if number in weights[1]]
     equal = sum(weights[0][number] == weights[1][number] for number in seeds)

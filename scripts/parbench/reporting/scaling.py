@@ -107,8 +107,8 @@ def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
 
 
 def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]:
-    """Return those of ``groups`` that make curves: of models on more than one number of devices,
-    where numbers on several nodes count only if measured."""
+    """Return those of ``groups`` that make curves: models on more than one number of devices, where
+    those on several nodes count only if measured."""
     points = [point for point in (scaled(group, known) for group in groups) if point]
     devices_by_model: dict[str, set[int]] = {}
     for point in points:
@@ -118,7 +118,7 @@ def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]
 
 
 def _apart(group: Group) -> list[object]:
-    """Return what must be equal for two groups to be compared."""
+    """Return what must be equal for two groups to be on one curve."""
     settings = asdict(group.training)
     fixed = {key: value for key, value in settings.items() if key not in WITH_BATCH}
     hardware = group.hardware

@@ -114,7 +114,7 @@ def _software(study: StudyResults) -> str:
 
 
 def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
-    # By path: studies may share cells; each file of evidence has runs of its own.
+    # By path, since studies may share cells, while each file of evidence has its own runs.
     runs = {
         study.cells_folder / cell: run for study in studies for cell, run in study.runs.all.items()
     }
@@ -145,13 +145,13 @@ def _headline(studies: list[StudyResults], states: Counter) -> str:
         sentence = (
             f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
         )
-        return sentence + "No number of its tables has a published counterpart."
+        return sentence + "None of the numbers in its tables has a published counterpart."
     judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
     judged_text = listed([f"{verdicts[name]} {name}" for name in judged])
     total, compared = verdicts.total(), sum(verdicts[name] for name in judged)
     sources = [study.study.published for study in studies if counted_verdicts(study)]
     repeated = len(set(sources)) < len(sources)
-    each = " (a source's once for each study that rebuilds it)" if repeated else ""
+    each = " (a source's numbers count once per study that rebuilds it)" if repeated else ""
     text = f"{compared} of {count(total, 'published number')}{each} can be compared"
     text += f": {judged_text}." if judged_text else "."
     rest = listed([f"{verdicts[name]} {lack}" for name, lack in LACKS.items() if verdicts[name]])
@@ -184,7 +184,7 @@ def _study_table(studies: list[StudyResults]) -> dict:
 
 
 def evidence(studies: list[StudyResults]) -> dict | None:
-    """Return the first page's sentence on evidence; None without any."""
+    """Return the first page's sentence on evidence; None without evidence."""
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
         return None

@@ -17,18 +17,19 @@ from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
 
 CELLS = Path("results/cells")
-ELSEWHERE = "published on "  # begins a reason that is given once
+ELSEWHERE = "published on "  # begins a reason that is given only once
 ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
 
 class StudyResults:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
-    the table's, by (group, metric); ``runs``: of its cells and of the restarts of its pairs;
-    ``pairs``: the plan's; ``proofs``: their certificates; ``evidence``: what
-    the plan says of the file it was unpacked from (`parbench evidence`), which brings its own cells
-    and certificates. ParbenchError if something is missing or broken.
+    ``study``: the plan's study; ``groups``: all groups; ``own``: groups with cells of their own;
+    ``rows``: the table's rows, by (group, metric); ``runs``: the runs of its cells and of the
+    restarts of its pairs; ``pairs``: the plan's pairs; ``proofs``: their certificates;
+    ``evidence``: what the plan says about the file it was unpacked from (`parbench evidence`),
+    which brings its own cells and certificates. Raises ParbenchError if something is missing or
+    broken.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class StudyResults:
     # ---------------------------------------------------------------- files and anchors
 
     def command(self, path: Path) -> str:
-        """Return the command that rebuilds a file of the study as configured here."""
+        """Return the command that rebuilds a file of the study as it is configured."""
         return shlex.join(["snakemake", str(path), *self.arguments])
 
     def cell_command(self, cell: str) -> str:
-        """Return the command that trains a cell again, or, if it is from evidence, here."""
+        """Return the command that trains a cell again or, if from evidence, on this machine."""
         folder = self.cells_folder if self.evidence is None else CELLS
         return self.command(folder / cell / "metrics.json")
 
@@ -96,7 +97,7 @@ class StudyResults:
     # ---------------------------------------------------------------- differences from the source
 
     def differences(self) -> list[str]:
-        """Return how the study differs from its source: sentences no row repeats."""
+        """Return how the study differs from its source, in sentences that no row repeats."""
         scaled = [set(group.scaled) for group in self.groups if group.scaled]
         shared = set.intersection(*scaled) if len(scaled) == len(self.groups) else set()
         shared_texts = dict.fromkeys(
@@ -140,7 +141,7 @@ class StudyResults:
         return decimals(means, unit, stds)
 
     def reproduced(self, row: Row, unit: str) -> str:
-        """Return ``12.00 ± 0.13 (3)``: mean and standard deviation, or range; number of seeds."""
+        """Return ``12.00 ± 0.13 (3)``: mean and standard deviation, or range; count of seeds."""
         spread = spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
         return f"{spread} ({row.seeds})"
 

@@ -43,7 +43,7 @@ class TableCell:
 
 
 def absent(spoken: str, **more: Any) -> TableCell:
-    """Return a dash with the words that a screen reader says for it."""
+    """Return a dash with the words that a screen reader reads for it."""
     return TableCell(ABSENT, spoken=spoken, **more)
 
 
@@ -68,7 +68,7 @@ def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> Table
 class Notes:
     """The notes under one table: each text once, with a letter.
 
-    Reasons that begin with ``once`` are left out: they are given elsewhere.
+    Reasons that begin with one of ``once`` are left out, since they are given elsewhere.
     """
 
     def __init__(self, once: tuple[str, ...] = ()) -> None:
@@ -76,7 +76,7 @@ class Notes:
         self.once = once
 
     def mark(self, *texts: str) -> Sequence[str]:
-        """Add notes, without blank ones; return their letters."""
+        """Add notes except blank ones; return their letters."""
         distinct = dict.fromkeys(filter(None, texts))
         self.texts += [text for text in distinct if text not in self.texts]
         return [_letters(index) for index in sorted(map(self.texts.index, distinct))] or ()

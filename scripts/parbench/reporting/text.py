@@ -1,4 +1,4 @@
-"""Numbers, units and names as text. Every displayed number is formatted here, once."""
+"""Numbers, units and names as text. Every displayed number is formatted in this module, once."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def decimals(
 ) -> int:
     """Return a column's decimals, so that its numbers compare.
 
-    A share has four (percent: two). A ratio has two, any other unit as many as give its smallest
-    number three significant digits. Both get one more, up to three, if a spread rounds to zero.
+    A share has four (percent: two), a ratio two, and any other unit as many as give its smallest
+    number three significant digits. Ratios and other units get one more, up to three, if a spread
+    rounds to zero.
     """
     kind, size, _ = UNITS.get(unit, ("", 1.0, unit))
     if kind == "share":
@@ -69,13 +70,13 @@ def fixed(value: float, places: int) -> str:
 
 
 def short(value: float, unit: str = "") -> str:
-    """Format a number as a source prints it; a ratio, perhaps computed, has four digits."""
+    """Format a number as a source prints it; a ratio, which may be computed, has four digits."""
     digits = 4 if UNITS.get(unit, ("",))[0] == "ratio" else 6
     return f"{value:.{digits}g}".replace("-", "−")
 
 
 def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
-    """Return ``12.00 ± 0.13``, mean and standard deviation, or ``11.9 to 12.1`` if too few.
+    """Return ``12.00 ± 0.13``, mean and standard deviation, or ``11.9 to 12.1`` for too few values.
 
     All are multiplied by ``scale``.
     """
@@ -86,7 +87,7 @@ def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
 
 
 def joined_ends(ends: Iterable[str]) -> str:
-    """Return ``11.9 to 12.1``, or one number if both ends read alike."""
+    """Return ``11.9 to 12.1``, or one number if both ends have the same text."""
     return " to ".join(dict.fromkeys(ends))
 
 
@@ -114,7 +115,7 @@ def cut(text: str, width: int) -> str:
 
 
 def anchor(*words: str) -> str:
-    """Return an HTML id made of any words."""
+    """Return an HTML id made from ``words``."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(words))
 
 
@@ -124,7 +125,7 @@ def moment(stamp: str) -> str:
 
 
 def period(started: str, finished: str) -> str:
-    """Turn two stamps into ``2024-01-31 07:00 to 07:09``; the second day only if it is another."""
+    """Turn two stamps into ``2024-01-31 07:00 to 07:09``; the second day only if it differs."""
     begin, end = moment(started), moment(finished)
     return f"{begin} to {end[11:] if end[:10] == begin[:10] else end}"
 
@@ -164,17 +165,17 @@ def settings_pairs(settings: Mapping[str, object]) -> list[list[str]]:
 
 
 def software_text(stack: str, deployment: str) -> str:
-    """Name the software of cells; ``stack`` is a Python of the user's own if one ran them."""
+    """Return the name of cells' software; ``stack`` is the user's own Python if that ran them."""
     return f"the stack {stack}" if deployment in DEPLOYMENTS else stack
 
 
 def deployment_text(deployment: str) -> str:
-    """Say where cells find their software, in general."""
-    return DEPLOYMENTS.get(deployment, "a Python of the user's own")
+    """Return where cells get their software from, in general words."""
+    return DEPLOYMENTS.get(deployment, "the user's own Python")
 
 
 def hardware_text(hardware: Hardware) -> str:
-    """Describe hardware; a CPU device is one core, or one per thread."""
+    """Describe hardware; a CPU device is one core or, with threads, several."""
     devices, threads = hardware.devices, hardware.threads
     if hardware.device == "cpu" and threads > 1:
         text = f"{count(devices, 'CPU device')} of {threads} cores"

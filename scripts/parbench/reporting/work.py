@@ -1,6 +1,6 @@
 """What each group computes: the settings one must know to compare two numbers.
 
-A group's ``work`` in the plan says what its settings amount to on its hardware.
+A group's ``work`` in the plan is what its settings amount to on its hardware.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 
 def work_table(study: StudyResults) -> dict:
-    """Return a table, a row per set of a model's groups that compute alike, run or not."""
+    """Return a table with a row per set of a model's groups that compute the same, run or not."""
     unknown = [name for name in strategies.names() if strategies.load(name).PAIRS_ONLY]
     programs = [group for group in study.own if group.strategy in unknown]
     values_by_group = {group: _work(group) for group in study.own if group not in programs}
@@ -39,7 +39,7 @@ def work_table(study: StudyResults) -> dict:
     caption = f"All of them: {', '.join(shared)}. " if shared else ""
     if programs:
         names = ", ".join(dict.fromkeys(group.variant for group in programs))
-        caption += f"Programs of one's own, whose settings are not known here: {names}. "
+        caption += f"The user's own programs, whose settings parbench does not know: {names}. "
     return make_table(
         f"t-{study.name}-work",
         "What each variant computes",
@@ -48,8 +48,8 @@ def work_table(study: StudyResults) -> dict:
             [TableCell(model), TableCell(", ".join(dict.fromkeys(names))), *map(TableCell, values)]
             for (model, *values), names in rows.items()
         ],
-        caption=f"{caption}The learning rate is the schedule's peak. BatchNorm: what models that "
-        "have it normalize over in training.",
+        caption=f"{caption}The learning rate is the schedule's peak. BatchNorm: what it "
+        "normalizes over in training, in models that have it.",
     )
 
 
