@@ -33,7 +33,7 @@ RUN := -- python scripts/bin/parbench
 		"fedora "*) install="sudo dnf install python3 python3-pip" ;; \
 		*fedora* | *rhel*) install="sudo dnf install python3.11 python3.11-pip" ;; \
 		*suse*) install="sudo zypper install python311 python311-pip" ;; \
-		*) install="install the packages python3 and python3-pip, or what this system calls them" ;; esac; \
+		*) install="install the packages python3 and python3-pip (the names may differ on this system)" ;; esac; \
 		echo "error: no Python 3.11 or newer was found; $$install; or: make PYTHON=<its path> ..." >&2; exit 2; }
 
 help: ## list the targets

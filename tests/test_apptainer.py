@@ -70,8 +70,8 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
     stub("fail")
     found = apptainer.probe()
     assert found.problem == (
-        "Apptainer 1.4.5 runs no image here: Requesting capability set 0x000001ffffffffff while "
-        "permitted capability set is 0x0. docs/images.md: Trouble"
+        "Apptainer 1.4.5 cannot run images here: Requesting capability set 0x000001ffffffffff "
+        "while permitted capability set is 0x0. docs/images.md: Trouble"
     )
     with pytest.raises(ParbenchError, match="deployment: apptainer, but Apptainer 1.4.5 runs no"):
         apptainer.require("config.yaml: deployment: apptainer")

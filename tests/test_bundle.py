@@ -205,7 +205,7 @@ def test_a_bare_bundle_that_is_too_large_names_its_largest_parts(tmp_path):
     words = ["bundle", "--bare", "--most-mib", "1", "--out", str(tmp_path)]
     done = work.parbench(*words, check=False)
     assert done.returncode == 2
-    assert re.search(r"has \d+ MiB, and --most-mib is 1; its largest parts are pulp-", done.stderr)
+    assert re.search(r"has \d+ MiB, but --most-mib is 1; its largest parts are pulp-", done.stderr)
     assert list(tmp_path.glob("parbench-*")) == []
 
 

@@ -98,8 +98,16 @@ SUSE = {"ID": "opensuse-tumbleweed", "ID_LIKE": "opensuse suse"}
         ({"ID": "fedora"}, "sudo dnf install gcc-c++ make; ", "sudo dnf install apptainer"),
         ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "sudo dnf ", "sudo dnf install appt"),
         (SUSE, "sudo zypper install gcc-c++ make; ", "sudo zypper install apptainer"),
-        ({"ID": "arch"}, "install g++, make, or what this system calls them; ", "install apptai"),
-        (None, "install g++, make, or what this system calls them; ", "install apptainer, or what"),
+        (
+            {"ID": "arch"},
+            "install g++, make (the names may differ on this system); ",
+            "install apptai",
+        ),
+        (
+            None,
+            "install g++, make (the names may differ on this system); ",
+            "install apptainer (the names",
+        ),
     ],
     ids=["Mint", "Fedora", "Rocky", "openSUSE", "Arch", "unknown"],
 )

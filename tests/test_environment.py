@@ -128,7 +128,7 @@ def ready(tmp_path_factory) -> tuple[Clone, Path]:
     with open(lock, "w") as held:  # until both wait for it
         fcntl.flock(held, fcntl.LOCK_EX)
         both = [clone.start("ensure", "--stack", "tiny") for _ in range(2)]
-        assert all("another process makes" in process.stderr.readline() for process in both)
+        assert all("another process is making" in process.stderr.readline() for process in both)
     answers = [process.communicate(timeout=HANG_SECONDS) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
     assert sorted("setting up" in err for _, err in answers) == [False, True]
@@ -172,7 +172,7 @@ def test_what_is_half_or_lost_its_python_is_made_again(clone):
          "pip cannot fetch uv"),
         ({"digest": "0" * 64, "UV_DEFAULT_INDEX": "https://me:s3cr3t@[x/simple"},
          "uv cannot install the packages"),
-        ({"PARBENCH_CACHE": "/proc/none"}, "/proc/none.*point PARBENCH_CACHE at a folder of yours"),
+        ({"PARBENCH_CACHE": "/proc/none"}, "/proc/none.*set PARBENCH_CACHE to a folder of"),
         ({"stack": "nonsense"}, "nonsense"),
     ],
     ids=["another file", "no network", "no scheme", "no address", "no cache", "no stack"],
@@ -360,7 +360,9 @@ def outside(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
 def test_a_command_says_what_to_type_on_a_bare_python(tmp_path):
     done = outside("scripts/bin/parbench", "audit", "a b.csv")
     first, *lines = done.stderr.splitlines()
-    assert re.match(r"error: \S+ lacks packages of parbench \(.*\); enter its environment", first)
+    assert re.match(
+        r"error: \S+ lacks packages that parbench needs \(.*\); enter its environment", first
+    )
     assert lines == ['  . "$(make -s env)/bin/activate"', "  parbench audit 'a b.csv'"]
     program = str(ROOT / "scripts/bin/parbench")
     done = outside(program, "audit", "a b.csv", folder=tmp_path)  # where `parbench` finds nothing
@@ -378,7 +380,10 @@ def test_snakemake_of_another_environment_says_what_to_type(tmp_path):
     done = work.snakemake("-n", "--config", "stack=a b", check=False, PARBENCH_CACHE=str(tmp_path))
     assert done.returncode == 1
     advice = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert "lacks packages of parbench (no no-such-package); enter its environment" in advice[0]
+    assert (
+        "lacks packages that parbench needs (no no-such-package); enter its environment"
+        in advice[0]
+    )
     line = '  . "$(make -s env)/bin/activate"'
     assert advice[1:] == [line, "  snakemake -n --config 'stack=a b'"]
 

@@ -180,7 +180,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
     refused(f"cell {name}: incomplete .*; get the file", cells={name: {**cell, "settings": 99}})
     refused(f"cell {name}: incomplete", code={})
     refused(
-        f"cell {name}: cell: no cell of this version .*; get the file",
+        f"cell {name}: cell: not a cell of this version .*; get the file",
         settings=[{}] * len(whole["settings"]),
     )
     assert not (tmp_path / "escaped").exists()

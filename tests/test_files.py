@@ -120,7 +120,7 @@ def test_a_record_of_another_shape_is_named(tmp_path, content):
 
 
 def test_a_folder_where_a_file_is_to_be_written_is_named(tmp_path):
-    with pytest.raises(ParbenchError, match="is a folder, where a file is to be written; move it"):
+    with pytest.raises(ParbenchError, match="is a folder, but a file is written there; move it"):
         files.write_atomically(tmp_path, "new")
 
 

@@ -130,7 +130,7 @@ def test_what_a_strategy_lacks_there_is_said_by_the_plan(mine, tmp_path):
         (None, "does not exist; `which python`"),
         ("#!/bin/sh\necho hello\n", "is not a working Python: .* it printed: hello"),
         ("#!/bin/sh\nexit 3\n", "is not a working Python: .* it printed: nothing"),
-        ('#!/bin/sh\necho \'{"version": "3.8.1"}\'\n', "is Python 3.8.1, and cells need 3.11"),
+        ('#!/bin/sh\necho \'{"version": "3.8.1"}\'\n', "is Python 3.8.1, but cells need 3.11"),
         ("#!/no/such/program\n", "cannot be started: "),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_folder_and_a_file_without_permission_are_no_python(tmp_path):
     with pytest.raises(ParbenchError, match="is a folder; name the program in it"):
         interpreter.required(str(tmp_path))
     (tmp_path / "python").touch()
-    with pytest.raises(ParbenchError, match="may not be executed"):
+    with pytest.raises(ParbenchError, match="is not executable"):
         interpreter.required(str(tmp_path / "python"))
 
 

@@ -423,7 +423,7 @@ def test_one_run_of_a_cell_at_a_time(launch):
     first = it.start()
     wait_for_ranks(it, 1)
     second = it.start()
-    assert "another process makes the result of cell; waiting" in second.stderr.readline()
+    assert "another process is making the result of cell; waiting" in second.stderr.readline()
     second.terminate()
     second.communicate(timeout=HANG_SECONDS)
     first.terminate()

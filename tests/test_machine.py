@@ -282,7 +282,7 @@ def test_a_slice_is_a_model_of_its_own(name, model, same):
         ('java version "11.0.2" 2019-01-15 LTS', "11, "),
         ("openjdk 16.0.1 2021-04-20", "16, "),
         ('Picked up JAVA_TOOL_OPTIONS: -Dversion 17\nopenjdk version "1.8.0"', "8, "),
-        ("what?", "which says what?"),
+        ("what?", "which prints what?"),
         ('openjdk version "17.0.15" 2025-04-15', None),
         ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21-ea" 2023', None),
         ('java version "25"', None),
@@ -458,7 +458,7 @@ def test_a_fault_is_reported_in_short_and_kept_whole(tmp_path):
     done = ended("{}['x']", env={**os.environ, "TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: this is a fault of parbench\n  what:     KeyError: 'x'\n")
+    assert done.stderr.startswith("error: this is a bug in parbench\n  what:     KeyError: 'x'\n")
     (file,) = tmp_path.glob("parbench-error-*.txt")
     assert f"please report it with the whole story, in {file}" in done.stderr
     assert "Traceback (most recent call last):" in file.read_text()
@@ -466,7 +466,10 @@ def test_a_fault_is_reported_in_short_and_kept_whole(tmp_path):
 
 def test_a_fault_is_never_lost(tmp_path):
     done = ended("import tempfile; tempfile.tempdir = '/nowhere'; {}['x']", env={**os.environ})
-    assert "no file can be written (No such file or directory), so here is all of it" in done.stderr
+    assert (
+        "no file can be written (No such file or directory), so the traceback follows"
+        in done.stderr
+    )
     assert "Traceback" in done.stderr
 
 

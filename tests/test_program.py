@@ -226,7 +226,7 @@ def test_a_claim_about_it_waits_for_pairs(study):
 
 def test_images_hold_none(study):
     (pair,) = planned("apptainer").studies["own"].pairs
-    assert pair.not_run.startswith("a program of one's own is in no image: deployment: host")
+    assert pair.not_run.startswith("images do not have your own programs: set deployment: host")
 
 
 def test_a_package_that_it_needs_and_lacks_is_said(study):

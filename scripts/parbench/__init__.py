@@ -1,7 +1,8 @@
-"""parbench: what every program and the Snakefile import first, and so the gate to all of it.
+"""Rebuild published benchmarks of parallel training.
 
-It ends a program with one sentence where nothing here can run: on another system than Linux, on an
-older Python (which reads this file, so its syntax is old), and on a Python without the packages.
+Every program and the Snakefile import this package first. It ends a program with one sentence if
+parbench cannot run: on a system other than Linux, on an older Python (which must be able to read
+this file, so its syntax is old), and on a Python without the packages.
 """
 
 import platform

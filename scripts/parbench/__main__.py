@@ -1,6 +1,6 @@
 """Rebuild published benchmarks of parallel training, cell by cell.
 
-`parbench COMMAND --help` has all about a command. A command is a file of parbench/commands.
+`parbench COMMAND --help` describes a command. Each command is a file in parbench/commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def names(folder: Path) -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    """Import the command ``name`` and nothing of the others. Raises ParbenchError."""
+    """Import only the command ``name``. Raises ParbenchError if it does not exist."""
     for folder in FOLDERS.values():
         if name in names(folder):
             package = ".".join(folder.relative_to(COMMANDS.parent).parts)
@@ -65,7 +65,7 @@ def listed() -> str:
 
 
 def main(words: Sequence[str]) -> int | None:
-    """Run the command that ``words`` state; return its status. Raises ParbenchError."""
+    """Run the command with the arguments ``words``; return its status. Raises ParbenchError."""
     parser = argparse.ArgumentParser(
         prog="parbench",
         usage="parbench COMMAND ...",
@@ -86,11 +86,11 @@ def main(words: Sequence[str]) -> int | None:
 
 
 def begin() -> None:
-    """Run the command that this process was started with, and exit."""
-    variables.enter()  # before a library reads them
+    """Run the command on this process's command line, and exit."""
+    variables.enter()  # before a library reads the variables
     run_main(lambda: main(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    sys.argv[0] = str(variables.PROGRAM)  # what runs it again
+    sys.argv[0] = str(variables.PROGRAM)  # the path that runs the command again
     begin()

@@ -1,4 +1,4 @@
-"""Command lines: types of values for argparse, and Snakemake's as Snakemake reads it."""
+"""Parse command lines: types of values for argparse, and Snakemake's own arguments."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 
 def count(text: str) -> int:
-    """Return a whole number of at least 1."""
+    """Return ``text`` as a whole number of at least 1, for argparse."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return number
 
 
 def duration(text: str) -> float:
-    """Return a finite number of at least 0, of seconds or minutes."""
+    """Return ``text`` as a finite number of at least 0 (seconds or minutes), for argparse."""
     number = float(text)
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
@@ -27,27 +27,27 @@ def duration(text: str) -> float:
 
 
 def memory(text: str) -> str:
-    """Return an amount of memory as Spark takes it, such as 2g or 512m."""
+    """Return ``text`` if it is an amount of memory in Spark's notation, such as 2g or 512m."""
     if not re.fullmatch("[1-9][0-9]*[mgt]", text):
         raise argparse.ArgumentTypeError(f"{text} is not an amount of memory, such as 2g or 512m")
     return text
 
 
 def port(text: str) -> int:
-    """Return the number of a TCP port that any user may listen at."""
+    """Return ``text`` as the number of a TCP port that any user may listen on, for argparse."""
     number = int(text)
     if not 1024 <= number < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is not from 1024 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port from 1024 to 65535")
     return number
 
 
 def of_snakemake(words: Sequence[str]) -> argparse.Namespace:
-    """Return Snakemake's arguments from the ``words`` of its command line and its profiles.
+    """Return Snakemake's arguments, parsed from its command line ``words`` and its profiles.
 
-    Raises SystemExit and snakemake's CliException as Snakemake does, which prints what is wrong.
+    Raises SystemExit or snakemake's CliException for a mistake, which Snakemake itself prints.
     """
     from snakemake.cli import parse_args
 
-    silent = io.StringIO()  # it says which profiles it reads, each time
+    silent = io.StringIO()  # Snakemake prints which profiles it reads, each time
     with contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
         return parse_args(list(words))[1]

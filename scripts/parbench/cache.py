@@ -1,4 +1,4 @@
-"""The cache, shared by all checkouts: environments, wheels, images, downloads.
+"""Find and lock the cache that all checkouts share: environments, wheels, images, downloads.
 
 Standard library only, since `parbench env` imports it on a bare Python.
 """
@@ -18,7 +18,7 @@ from parbench.errors import ParbenchError
 # Unpacked from an archive of `make bundle`. If it exists, this machine is assumed to have no
 # network, and the archive's cache is used.
 BUNDLE = Path(__file__).resolve().parents[2] / "bundle"
-REMEDY = "point PARBENCH_CACHE at a folder of yours, on a local disk"
+REMEDY = "set PARBENCH_CACHE to a folder of your own, on a local disk"
 
 
 def folder() -> Path:
@@ -34,16 +34,17 @@ def folder() -> Path:
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError:
         raise ParbenchError(
-            f"this user ({os.getuid()}) has no home folder for the cache; {REMEDY}, or set HOME"
+            f"user {os.getuid()} has no home folder for the cache; {REMEDY}, or set HOME"
         ) from None
     return Path(base, "parbench").absolute()
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; print a message if another process, making ``what``, holds it.
+    """Hold the lock file ``path``; wait, with a message, while another process makes ``what``.
 
-    Uses flock, as filelock does, because a bare Python has no filelock.
+    Uses flock, as filelock does, because a bare Python has no filelock. Raises ParbenchError if the
+    file cannot be opened or locked.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,11 +58,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print_message(f"another process makes {what}; waiting for it")
+            print_message(f"another process is making {what}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise ParbenchError(
-                f"{path}: this disk gives no locks ({error.strerror}); if it is the cache, {REMEDY}"
+                f"{path}: this disk has no locks ({error.strerror}); if it is the cache, {REMEDY}"
                 "; else work on another disk, or ask for the mount option flock "
                 "(docs/slurm-admin.md)"
             ) from None

@@ -1,4 +1,4 @@
-"""A cell as stored in cell.json: one configuration of a study with one seed, or a pair of them.
+"""Define a cell, as stored in cell.json: one configuration with one seed, or a pair of them.
 
 The launcher and the training processes read it; the plan writes it. Standard library only.
 """
@@ -14,9 +14,9 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 SCHEMA_VERSION = 1
-# Settings of how a step is computed: of its speed and memory, not of what it adds up.
+# Settings of how a step is computed: they affect its speed and memory, not its mathematics.
 TUNING = ("memory_format", "compile", "fused", "cudnn_benchmark", "gradient_accumulation")
-# cell.json omits these at their defaults, so that cells older than them keep their ids.
+# cell.json omits these at their defaults, so that cells made before they existed keep their ids.
 SCHEDULE = ("learning_rate_steps", "learning_rate_factor", "learning_rate_warmup")
 IMPLIED = (*TUNING, *SCHEDULE, "normalization")
 
@@ -46,7 +46,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, which is a file of parbench/models, with all of its options."""
+    """A model, which is a file in parbench/models, with all of its options."""
 
     name: str
     options: dict[str, Any]
@@ -55,7 +55,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy, which is a file of parbench/strategies, with all of its options."""
+    """A strategy, which is a file in parbench/strategies, with all of its options."""
 
     name: str
     options: dict[str, Any]
@@ -63,8 +63,10 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a cell runs on: ``devices`` on each of ``nodes``. A CPU device has ``threads`` cores; as
-    many are beside a GPU, for the process that drives it."""
+    """What a cell runs on: ``devices`` on each of ``nodes``.
+
+    ``threads``: cores of a CPU device, or of the process that drives a GPU.
+    """
 
     name: str  # in config.yaml
     device: str  # cpu, cuda or mps
@@ -85,15 +87,17 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TF32:
-    """Which operations on NVIDIA GPUs may round float32 factors to TensorFloat-32; the defaults are
-    torch's."""
+    """Which operations on NVIDIA GPUs may round float32 factors to TensorFloat-32.
+
+    The defaults are torch's.
+    """
 
     convolutions: bool = True
     matmul: bool = False
 
     @classmethod
     def of(cls, value: TF32 | dict[str, bool] | bool) -> TF32:
-        """Return the setting as a study writes it: for both, or by operation."""
+        """Return a study's setting, which is one value for both operations or one for each."""
         if isinstance(value, bool):
             return cls(value, value)
         return cls(**value) if isinstance(value, dict) else value
@@ -140,13 +144,13 @@ class Training:
     profile: Profile = "none"
 
     def __post_init__(self) -> None:
-        """Unify ``tf32``, and what JSON and YAML have as a list."""
+        """Convert ``tf32`` to a TF32, and lists from JSON and YAML to tuples."""
         object.__setattr__(self, "tf32", TF32.of(self.tf32))
         object.__setattr__(self, "learning_rate_steps", tuple(self.learning_rate_steps))
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """The settings of TUNING that differ from their defaults."""
+        """The settings in TUNING that differ from their defaults."""
         values = {key: getattr(self, key) for key in TUNING}
         return {key: value for key, value in values.items() if value != getattr(Training, key)}
 
@@ -162,11 +166,11 @@ class RunSettings:
     connect_seconds: float
     spark_master: str | None = None  # address of a Spark cluster
     spark_conf: dict[str, str] = field(default_factory=dict)
-    python: str | None = None  # path of a Python of the user's own, which runs the ranks
+    python: str | None = None  # path of the user's own Python, which runs the ranks
     keeps_weights: bool = False  # another cell predicts with these weights
 
     def json(self) -> dict[str, Any]:
-        """Return what cell.json has of it, `python` only if one is stated."""
+        """Return the JSON object for cell.json, with `python` only if it is set."""
         content = asdict(self)
         if self.python is None:
             del content["python"]
@@ -177,7 +181,7 @@ class RunSettings:
 class Cell:
     """One configuration with one seed.
 
-    ``trained_by``: the cell whose weights predict the test set; this one then trains nothing.
+    ``trained_by``: the cell whose weights this one uses to predict the test set, without training.
     """
 
     id: str
@@ -228,7 +232,9 @@ class Cell:
         for key in IMPLIED:
             if content["training"][key] == getattr(Training, key):
                 del content["training"][key]
-        if self.training.tf32 == TF32(False, False):  # also in cells older than the two settings
+        if self.training.tf32 == TF32(
+            False, False
+        ):  # written as older cells have it, so that they keep their ids
             content["training"]["tf32"] = False
         if self.trained_by is None:
             del content["trained_by"]
@@ -240,8 +246,8 @@ class Pair:
     """One restart of a comparison of times: ``sides`` take turns on the same devices.
 
     The first ``variants`` sides are the variant (several train one after the other, and their times
-    add up), the others the baseline. A side has its group's id, and the restart as its seed. Timed
-    is training or, with ``inference``, predicting the test set.
+    add up), the others the baseline. A side has its group's id, and the restart as its seed.
+    Training is timed or, with ``inference``, predicting the test set.
     """
 
     id: str
@@ -288,19 +294,22 @@ class Pair:
 
 
 def of(content: dict[str, Any]) -> Cell | Pair:
-    """Return the cell or pair of a cell.json. Raises an error of Python's for any other content."""
+    """Return the cell or pair that is the content of a cell.json.
+
+    Raises LookupError, TypeError, ValueError or AttributeError for any other content.
+    """
     if content["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
     return (Pair if content.get("kind") == "pair" else Cell).of(content)
 
 
 def read(path: str | os.PathLike[str]) -> Cell | Pair:
-    """Read a cell or pair. Raises ParbenchError if the file holds none of this version."""
+    """Read a cell or pair. Raises ParbenchError if the file is not one of this version."""
     content = read_json(Path(path))
     try:
         return of(content)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ParbenchError(
-            f"{path}: no cell of this version ({error}); run the workflow again, which writes it "
-            "anew"
+            f"{path}: not a cell of this version ({error}); run the workflow again "
+            "to rewrite the file"
         ) from None

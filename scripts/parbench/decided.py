@@ -1,7 +1,7 @@
-"""What earlier runs decided of which cells exist in this work folder, besides its configuration.
+"""Read and write what earlier runs decided about the cells of this work folder.
 
 results/deployment.json keeps what `deployment: auto` found, so that cells do not change when images
-are built; results/restarts.json how many restarts and seeds an undecided comparison got.
+are built. results/restarts.json keeps how many restarts and seeds undecided comparisons have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ RESTARTS = Path("results/restarts.json")
 
 @dataclass(frozen=True)
 class Decided:
-    """``deployment``: apptainer or host, with its ``reason``; None where `auto` has not decided.
-    ``restarts``: the number of restarts of pairs and of seeds of groups, by their id, where more
-    were asked for than studies state."""
+    """The decisions of earlier runs.
+
+    ``deployment``: apptainer or host, with the ``reason`` for it; None if `auto` has not decided.
+    ``restarts``: number of restarts of a pair or seeds of a group, by id, if `parbench decide`
+    added some to those of the study.
+    """
 
     deployment: str | None = None
     reason: str = ""
@@ -52,5 +55,5 @@ def keep_deployment(deployment: str, reason: str) -> None:
 
 
 def keep_restarts(counts: Mapping[str, int]) -> None:
-    """Keep the number of restarts or seeds of these pairs and groups, beside those of others."""
+    """Keep the numbers of restarts or seeds of these pairs and groups; other entries stay."""
     write_json(RESTARTS, {**read().restarts, **counts})

@@ -1,4 +1,4 @@
-"""How to install a program on this machine, in the words of its distribution.
+"""Find the command that installs a program on this machine's distribution.
 
 Standard library only.
 """
@@ -28,7 +28,7 @@ _FAMILIES = (("debian", "ubuntu"), ("fedora", "rhel"), ("suse", "opensuse"))
 
 
 def family() -> int | None:
-    """Return the index of this system's family, None if it is none of those known here."""
+    """Return the index of this system's family in _PACKAGES; None if it is unknown."""
     try:
         facts = platform.freedesktop_os_release()
     except OSError:
@@ -38,19 +38,23 @@ def family() -> int | None:
 
 
 def install(*programs: str) -> str:
-    """Return the command that installs ``programs``, keys of _PACKAGES; the packages' names where
-    the package manager is unknown."""
+    """Return the command that installs ``programs``, which are keys of _PACKAGES.
+
+    If the package manager is unknown, returns a sentence with Debian's names of the packages.
+    """
     number = family()
     if number is None:
         names = ", ".join(_PACKAGES[program][0] for program in programs)
-        return f"install {names}, or what this system calls them"
+        return f"install {names} (the names may differ on this system)"
     names = " ".join(_PACKAGES[program][number] for program in programs)
     return f"sudo {_MANAGERS[number]} install {names}"
 
 
 def system(part: str, program: str | None = None) -> str:
-    """Return the command that installs ``program``, by default named like ``part``: on Debian and
-    Ubuntu `make system` with this part, which knows what else it needs."""
+    """Return the command that installs ``program``, by default the one called ``part``.
+
+    On Debian and Ubuntu this is `make system` with ``part``, which also installs what it needs.
+    """
     return f"sudo make system ARGS={part}" if family() == 0 else install(program or part)
 
 

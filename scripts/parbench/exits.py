@@ -1,7 +1,7 @@
-"""How every program ends: by one clear sentence about what went wrong, never by a traceback.
+"""End every program with one clear sentence about what went wrong, never with a traceback.
 
-A user's error is told in its own words, one of the operating system with the file and a remedy. For
-anything else, a fault of parbench, the traceback goes into a file to send.
+A ParbenchError is printed as it is, an error of the operating system with its file and a fix. For
+anything else, which is a bug in parbench, the traceback is written to a file that users can send.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ Value = TypeVar("Value")
 
 
 def run_main(main: Callable[[], int | None]) -> None:
-    """Run a program's ``main`` and exit: 0, its own status, 1 for a fault of parbench, 2 for what a
-    user, a file or the machine caused, 130 on Ctrl-C."""
+    """Run a program's ``main`` and exit.
+
+    The status is what ``main`` returns (None is 0), 1 for a bug in parbench, 2 for an error that a
+    user, a file or the machine caused, or 130 after Ctrl-C.
+    """
     try:
         status = or_exit(main)
     except SystemExit as end:
@@ -40,13 +43,13 @@ def run_main(main: Callable[[], int | None]) -> None:
 
 
 def _flushed(status: int | str) -> int | str:
-    """Write out what was printed; return ``status``, or 2 if that is impossible."""
+    """Flush standard output; return ``status``, or 2 if that fails."""
     if sys.stdout is None:
         return status
     try:
         sys.stdout.flush()
     except OSError as error:
-        # Python would try again as it ends, and print a traceback.
+        # Python would try again at exit, and print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if status == 0 and not isinstance(error, BrokenPipeError):
             print(f"error: standard output: {sentence(error)}", file=sys.stderr)
@@ -56,7 +59,7 @@ def _flushed(status: int | str) -> int | str:
 
 @contextlib.contextmanager
 def with_tracebacks() -> Iterator[None]:
-    """Exit with 1 and a traceback on anything but a ParbenchError, for an output that is a log."""
+    """Exit with 1 and a traceback on any error but a ParbenchError: the output is a log."""
     try:
         yield
     except ParbenchError:
@@ -77,7 +80,7 @@ def or_exit(action: Callable[[], Value]) -> Value:
     except OSError as error:
         message, status = sentence(error), 2
     except MemoryError:
-        message, status = "memory is used up; run it where there is more", 2
+        message, status = "out of memory; use a machine that has more", 2
     except Exception as error:
         if isinstance(error, ImportError) and not outside.is_ours():
             raise
@@ -87,10 +90,10 @@ def or_exit(action: Callable[[], Value]) -> Value:
 
 
 def report(error: Exception) -> str:
-    """Return a report on a fault of parbench; write the traceback to a file that it names."""
+    """Return a report on a bug in parbench; write the traceback to a file that the report names."""
     state = git.state(ROOT)
     changed = " with uncommitted changes" if state["git_dirty"] else ""
-    version = (state["git_commit"] or "no commit known") + changed
+    version = (state["git_commit"] or "unknown commit") + changed
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(ROOT)] or frames[-1:]
     place = f"{os.path.relpath(own[-1].filename, ROOT)}, line {own[-1].lineno}" if own else "?"
@@ -107,8 +110,6 @@ def report(error: Exception) -> str:
         with open(number, "w", encoding="utf-8", errors="replace") as file:
             file.write(f"{facts}\n  folder:   {Path.cwd()}\n\n{whole}")
     except OSError as unwritten:
-        kept = f"no file can be written ({unwritten.strerror}), so here is all of it:\n{whole}"
-        return f"this is a fault of parbench, please report it\n{facts}\n{kept}"
-    return (
-        f"this is a fault of parbench\n{facts}\n  please report it with the whole story, in {path}"
-    )
+        kept = f"no file can be written ({unwritten.strerror}), so the traceback follows:\n{whole}"
+        return f"this is a bug in parbench, please report it\n{facts}\n{kept}"
+    return f"this is a bug in parbench\n{facts}\n  please report it with the whole story, in {path}"

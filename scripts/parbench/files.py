@@ -1,5 +1,8 @@
-"""Files and digests. Files are written under another name, synced and renamed, so none is ever
-partial, not even after a power failure."""
+"""Read and write files, and compute digests.
+
+Files are written under another name, synced and renamed, so that none is ever partial, not even
+after a power failure.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from typing import Any
 
 from parbench.errors import ParbenchError
 
-# Errors of fsync on a folder where a file system, such as some network disks, offers none.
+# Errors of fsync on a folder if the file system does not support it, as on some network disks.
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-# Errors of a disk that come up as a file is written.
+# Errors of a disk that may occur while a file is written.
 OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename a file or a folder so that ``target`` is whole, or as before, after a power failure.
+    """Rename a file or a folder so that a power failure leaves ``target`` complete or unchanged.
 
-    Its content is on the disk before the rename, and its name when this returns. Raises OSError.
+    The content is on the disk before the rename, the new name when this returns. Raises OSError.
     """
     if source.is_dir():
         sync_tree(source)
@@ -39,9 +42,9 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Return when all that was written below ``folder`` is on the disk. Raises OSError.
+    """Wait until everything written below ``folder`` is on the disk. Raises OSError.
 
-    Syncs its whole file system at once: an environment or an image has 40,000 files.
+    Syncs the whole file system at once: an environment or an image has 40,000 files.
     """
     command = ["sync", "--file-system", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -50,7 +53,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless they exist, so that they outlast a power failure."""
+    """Make a folder and its parents, unless they exist, so that they survive a power failure."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -74,10 +77,10 @@ def _sync_folder(path: Path) -> None:
 
 
 def user_path(text: str) -> Path:
-    """Return the path that a user wrote, with ~ and $VARIABLES expanded, as a shell does it.
+    """Return the path that a user wrote, with ~ and $VARIABLES expanded as by a shell.
 
-    ParbenchError for a user or a variable that does not exist, and for a name that is not UTF-8,
-    which no JSON file could hold.
+    Raises ParbenchError for a user or a variable that does not exist, and for a name that is not
+    UTF-8, which a JSON file could not contain.
     """
     try:
         text.encode()
@@ -101,12 +104,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``: renamed to it durably, or deleted on failure."""
     path = Path(path)
     if path.is_dir():
-        raise ParbenchError(f"{path}: is a folder, where a file is to be written; move it away")
+        raise ParbenchError(f"{path}: is a folder, but a file is written there; move it away")
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield temporary
-        # safetensors makes files private; give results the permissions of any new file.
+        # safetensors makes files private, but results get the permissions of any new file.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -120,7 +123,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _of_disk(error: Exception) -> int | None:
-    """Return the number of a disk's error that came up in a write, and so names no file.
+    """Return the errno of a disk error in ``error``, which names no file; None for other errors.
 
     safetensors, which is in Rust, raises its own errors: "I/O error: ... (os error 28)".
     """
@@ -133,9 +136,9 @@ def _of_disk(error: Exception) -> int | None:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write ``content`` to ``path``, on the disk when this returns.
+    """Write ``content`` to ``path``; it is on the disk when this returns.
 
-    A reader sees the old file or the whole new one.
+    A reader sees either the previous file or the complete new one.
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -152,9 +155,10 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_text(path: str | os.PathLike[str], name: str | None = None, fix: str = "") -> str:
-    """Return the text of a file in UTF-8, without a byte-order mark, its line ends as newlines.
+    """Return the text of a UTF-8 file, without a byte-order mark, with newlines as line ends.
 
-    ParbenchError calls the file ``name`` (by default its path) and gives the line and ``fix``.
+    Raises ParbenchError, which calls the file ``name`` (by default its path) and names the line and
+    ``fix``.
     """
     name = name or str(path)
     try:
@@ -168,7 +172,7 @@ def read_text(path: str | os.PathLike[str], name: str | None = None, fix: str = 
 
 
 def text_of(content: bytes, name: str, fix: str = "") -> str:
-    """Return the bytes of a file, called ``name`` in errors, as ``read_text`` returns a file."""
+    """Return a file's bytes as text, as ``read_text`` does; errors call the file ``name``."""
     for mark, encoding in _OTHER_MARKS:
         if content.startswith(mark):
             raise ParbenchError(f"{name}: the file is in {encoding}; {_SAVE_AS_UTF_8}")
@@ -187,10 +191,10 @@ def text_of(content: bytes, name: str, fix: str = "") -> str:
     raise ParbenchError(f"{name}, line {line}: {problem}; {fix or _SAVE_AS_UTF_8}")
 
 
-# What the name of a cell, study, dataset or image may be: it names files and folders.
+# Names of cells, studies, datasets and images, which are also names of files and folders.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}"
 
-# UTF-32's mark begins with that of UTF-16.
+# UTF-32 first: its byte-order mark begins with that of UTF-16.
 _OTHER_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -206,16 +210,18 @@ def _with_newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-DELETE_AND_RERUN = "delete it and run again"  # of files that a run makes again
+DELETE_AND_RERUN = "delete it and run again"  # the fix for files that a run makes again
 
 
 def read_json(path: str | os.PathLike[str], fix: str = DELETE_AND_RERUN) -> Any:
-    """Read a JSON file without NaN and infinity. Raises ParbenchError, naming it, if it is missing,
-    broken or unreadable."""
+    """Return the content of a JSON file, in which NaN and infinity are not allowed.
+
+    Raises ParbenchError, which names the file, if it is missing, invalid or unreadable.
+    """
     text = read_text(path, fix=fix)
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        # "\ud800" is JSON, but no text that could be written or shown.
+        # "\ud800" is valid JSON, but is not text that can be written or shown.
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         where, problem = f"{path}, line {error.lineno}", error.msg if text else "it is empty"
@@ -227,11 +233,14 @@ def read_json(path: str | os.PathLike[str], fix: str = DELETE_AND_RERUN) -> Any:
 
 
 def read_record(path: str | os.PathLike[str], *keys: str) -> dict[str, Any]:
-    """Read a JSON file that a run writes, an object with ``keys``. ParbenchError as read_json."""
+    """Return the JSON object that a run wrote to a file.
+
+    Raises ParbenchError as ``read_json`` does, and if the object lacks one of ``keys``.
+    """
     value = read_json(path)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing or not isinstance(value, dict):
-        problem = f"without {', '.join(missing)}" if missing else "no object"
+        problem = f"without {', '.join(missing)}" if missing else "not an object"
         raise ParbenchError(f"{path}: not what a run writes there ({problem}); {DELETE_AND_RERUN}")
     return value
 

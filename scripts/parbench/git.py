@@ -1,4 +1,4 @@
-"""What git knows of a checkout. Standard library only."""
+"""Ask git about a checkout. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from parbench.errors import ParbenchError
 def run(folder: Path, *words: str) -> str:
     """Return git's output for the checkout ``folder``.
 
-    Raises ParbenchError without git, and if ``folder`` is no checkout: a repository around it, as
-    of a home folder, is another one.
+    Raises ParbenchError without git, and if ``folder`` is not a checkout. A repository around it,
+    such as one of a home folder, does not count.
     """
     folder = folder.resolve()
-    # Its owner does not matter: whoever asks runs the code in it.
+    # The owner of the folder does not matter: the caller already runs the code in it.
     command = ["git", "-c", f"safe.directory={folder}", "-C", str(folder), *words]
     environment = variables.clean() | {
         "GIT_CEILING_DIRECTORIES": str(folder.parent),
@@ -34,7 +34,7 @@ def run(folder: Path, *words: str) -> str:
         )
     except OSError as error:
         raise ParbenchError(
-            f"git cannot be started ({error.strerror}), and this needs it: install the package git"
+            f"git is needed and cannot be started ({error.strerror}); install the package git"
         ) from None
     if done.returncode == 0:
         return done.stdout.rstrip("\n")

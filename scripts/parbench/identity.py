@@ -1,8 +1,8 @@
-"""Whether a measurement is still that of its cell: settings, code, software, data and weights.
+"""Decide whether a measurement is still valid: its settings, code, software, data and weights.
 
-Whoever asks compares the same two records by the same rule: Snakemake (a parameter and the inputs
-of rule `train`), the plan's state of a cell, the launcher that finds a finished result, and a
-training process that finds a checkpoint. docs/reruns.md says what changes them.
+All callers compare the same two records by the same rule: Snakemake (a parameter and the inputs of
+rule `train`), the plan's state of a cell, the launcher that finds a finished result, and a training
+process that finds a checkpoint. docs/reruns.md lists what changes them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SETTINGS = ("strategy", "dataset", "training", "deployment")
 class Identity:
     """What a measurement of a cell rests on.
 
-    ``cell``: of which ``settings_of`` and the seed count. The others are digests or versions by
-    name. ``code``: of modules; ``software``: of Python and packages, or the labels of images;
-    ``data``: of the converted dataset; ``weights``: of those that it starts from, by the name of
-    published ones or by the cell that trains them. None: the file is not there, which changes
-    nothing, as Snakemake has it.
+    ``cell``: the cell, of which ``settings_of`` and the seed are compared. The other fields are
+    digests or versions by name. ``code``: of modules; ``software``: of Python and packages, or the
+    labels of images; ``data``: of the converted dataset; ``weights``: of those that it starts from,
+    by the name of published ones or by the cell that trains them. None means that the file does not
+    exist, which does not count as a change, as in Snakemake.
     """
 
     cell: Cell | Pair
@@ -53,7 +53,7 @@ class Identity:
         return {**vars(self), "cell": self.cell.json()}
 
     def changes_since(self, then: Identity) -> list[str]:
-        """Return in words what changed since the measurement of ``then``; empty: it is valid."""
+        """Return what changed since the measurement of ``then``, in words; empty if it is valid."""
         return [
             *_changed_settings(then.cell, self.cell),
             *_changed_code(then.code, self.code),
@@ -69,7 +69,7 @@ class Identity:
 def current(cell: Cell | Pair, images: Sequence[str | None], data: Path) -> Identity:
     """Return the identity that a measurement of ``cell`` would have.
 
-    ``images``: label of each side's image, None outside of images; ``data``: folder of its dataset,
+    ``images``: label of each side's image, None on the host; ``data``: folder of its dataset,
     results/data/<name>. Raises ParbenchError if a file there is damaged.
     """
     description = data / "digest.json"
@@ -84,15 +84,15 @@ def current(cell: Cell | Pair, images: Sequence[str | None], data: Path) -> Iden
 
 
 def planned(cell: Cell | Pair, images: Sequence[str | None]) -> str:
-    """Return a digest of the code and software of ``cell``, which are known before it has data.
+    """Return a digest of the code and software of ``cell``, which are known before its data exist.
 
-    Its settings are in its id, and Snakemake compares data and weights by their files.
+    The settings are part of the cell's id, and Snakemake compares data and weights by their files.
     """
     return _planned(_names(cell), tuple(images), cell.deployment)
 
 
 def _names(cell: Cell | Pair) -> Names:
-    """Return what decides the code of ``cell``, for caches: thousands of cells share a few."""
+    """Return what determines the code of ``cell``; thousands of cells share a few cache keys."""
     return tuple(map(provenance.names_of, cell.sides))
 
 
@@ -110,10 +110,10 @@ _code = functools.cache(provenance.code_named)
 
 
 def software_of(cell: Cell | Pair, images: Sequence[str | None]) -> dict[str, str]:
-    """Return the versions of the software that ``cell`` can reach, where it would run now.
+    """Return the versions of the software that ``cell`` can reach where it would run.
 
-    An image counts by its label, which has a digest of all that it is built from. A Python of the
-    user's own counts by all of its packages, as the cell's deployment, which is a setting.
+    An image is represented by its label, which has a digest of all that it is built from. The
+    user's own Python is part of the settings: the cell's deployment has a digest of all packages.
     """
     return _software(_names(cell), tuple(images), cell.deployment)
 
@@ -139,7 +139,7 @@ def here() -> dict[str, str]:
 
 
 def packages_of(modules: Iterable[str]) -> list[str]:
-    """Return those of packages.PACKAGES that these ``modules`` import, and what torch brings."""
+    """Return the names in packages.PACKAGES that ``modules`` import, and torch's dependencies."""
     return packages.used({name for each in modules for name in provenance.packages_of(each)})
 
 
@@ -152,7 +152,7 @@ def _by_image(labels: Iterable[str]) -> dict[str, str]:
 
 
 def weights_of(cell: Cell | Pair, data: Path) -> dict[str, str | None]:
-    """Return the digests of the weights that ``cell`` starts from, as they are now.
+    """Return the digests of the files with the weights that ``cell`` starts from.
 
     ``data``: as for ``current``; weights and cells are beside the folder of all datasets.
     """
@@ -183,7 +183,7 @@ def recorded(
     """Return the identity of a measurement of ``cell``.
 
     ``environments``: `environment` of its metrics.json, one for each side; ``weights``: the digest
-    of those that it ended with, which a cell that only predicts has from its trainer, or None.
+    of the weights that it ended with (a cell that only predicts has its trainer's), or None.
     """
     code = {name: value for each in environments for name, value in each["code"].items()}
     labels = [each["image"] for each in environments if each["image"] is not None]
@@ -212,9 +212,9 @@ def recorded(
 
 
 def settings_of(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a cell.json that decides its measurement: all but names, seed and `run`.
+    """Return the part of a cell.json that determines its measurement.
 
-    Its seed and a digest of this are in its id.
+    That is all but names, seed and `run`. The cell's id has its seed and a digest of this part.
     """
     if "sides" in cell:
         sides = {f"side {n}": settings_of(side) for n, side in enumerate(cell["sides"], 1)}
@@ -224,7 +224,7 @@ def settings_of(cell: dict[str, Any]) -> dict[str, Any]:
     if "pretrained" in model:
         model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
     keys = SETTINGS
-    # The deployment of a Python of the user's own tells its packages, and `stack` where it lies.
+    # The deployment of the user's own Python has a digest of its packages; `stack` is its path.
     keys += ("stack",) * (not cell["deployment"].startswith(probe.LABEL))
     keys += ("trained_by",) * ("trained_by" in cell)
     return {**{key: cell[key] for key in keys}, "model": model, "hardware": hardware}
@@ -236,7 +236,7 @@ def settings_of(cell: dict[str, Any]) -> dict[str, Any]:
 def _changed_settings(then: Cell | Pair, now: Cell | Pair) -> Iterator[str]:
     sides = tuple(replace(side, run=then.run) for side in now.sides)
     pairs = [(each.variants, each.inference) for each in (then, now) if isinstance(each, Pair)]
-    if then.sides == sides and pairs[:1] == pairs[1:]:  # fast: thousands of cells are equal
+    if then.sides == sides and pairs[:1] == pairs[1:]:  # a shortcut: thousands of cells are equal
         return
     if then.seed != now.seed:
         yield f"seed: {then.seed} became {now.seed}"
@@ -244,7 +244,7 @@ def _changed_settings(then: Cell | Pair, now: Cell | Pair) -> Iterator[str]:
 
 
 def differences(then: Any, now: Any, key: str = "") -> Iterator[str]:
-    """Yield which settings differ between two objects of JSON; ``key``: that of both, or empty."""
+    """Yield which settings differ between two JSON values; ``key``: dotted path, or empty."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for part in sorted({*then, *now}):
             yield from differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
@@ -285,7 +285,7 @@ def _changed_data(then: Mapping[str, str | None], now: Mapping[str, str | None])
 
 
 def changed_weights(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield in words which ``weights`` of an Identity changed, of those known then and now."""
+    """Yield a phrase for each entry of an Identity's ``weights`` that was known and changed."""
     for name, new in now.items():
         if None not in (then.get(name), new) and then[name] != new:
             yield f"the weights of {name}, from which it starts, changed"

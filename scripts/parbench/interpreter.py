@@ -1,6 +1,6 @@
-"""A Python of the user's own with which cells train (`deployment: {python: ...}`): what it has.
+"""Examine the user's own Python, with which cells train (`deployment: {python: ...}`).
 
-It is asked by probe.py. Standard library only, since the launcher imports this on any machine.
+probe.py runs in it. Standard library only, since the launcher imports this on any machine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from parbench import probe, variables
 from parbench.errors import ParbenchError, sentence
 
 KEY = "`deployment: {python: ...}`"
-REQUIRED = ("torch", "torchvision", "numpy", "safetensors")  # by every cell
-SECONDS = 120  # to answer, also from a slow network disk
+REQUIRED = ("torch", "torchvision", "numpy", "safetensors")  # needed by every cell
+SECONDS = 120  # for the Python to list its packages, even from a slow network disk
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Interpreter:
 
     @property
     def label(self) -> str:
-        """The deployment of its cells, which changes with its packages."""
+        """The `deployment` of its cells, which changes with its packages."""
         return probe.label(self.found)
 
     @property
     def stack(self) -> str:
-        """Its name in place of a stack's."""
+        """The name that its cells have in place of a stack's."""
         return f"python {self.path} (torch {self.found['packages'].get('torch', 'unknown')})"
 
     def missing(self, modules: Iterable[str]) -> str | None:
-        """Return which of ``modules`` it lacks, and how to install them; None if none."""
+        """Return which of ``modules`` it lacks, and how to install them; None if it has all."""
         missing = sorted(set(modules) - set(self.found["modules"]))
         if not missing:
             return None
@@ -57,7 +57,7 @@ class Interpreter:
 
     @functools.cached_property
     def _is_the_systems(self) -> bool:
-        """Whether pip refuses to install into it (PEP 668), which a virtual environment allows."""
+        """Whether pip refuses to install into it (PEP 668), except in a virtual environment."""
         code = (
             "import os, sys, sysconfig; marked = sysconfig.get_path('stdlib')\n"
             "marked = os.path.exists(os.path.join(marked, 'EXTERNALLY-MANAGED'))\n"
@@ -67,14 +67,17 @@ class Interpreter:
 
     @functools.cached_property
     def horovod_has_nccl(self) -> bool:
-        """Whether its Horovod connects GPUs, which only Horovod itself knows."""
+        """Whether its Horovod was built with NCCL, which only Horovod itself can report."""
         code = "import sys, horovod.torch as hvd; sys.exit(not hvd.nccl_built())"
         return _run(self.path, "-c", code).returncode == 0
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return this process's variables for the Python at ``python``: without those of the
-    environment that runs this process, and with its own programs first."""
+    """Return the environment variables for the Python at ``python``.
+
+    They are this process's, without those of its own environment, and with the programs beside
+    ``python`` first on PATH.
+    """
     kept = variables.without_foreign()
     folders = kept.get("PATH", os.defpath).split(os.pathsep)
     if sys.prefix != sys.base_prefix:
@@ -86,17 +89,20 @@ def environment(python: str) -> dict[str, str]:
 
 
 def ask(python: str) -> Interpreter:
-    """Return what the Python at ``python`` has. ParbenchError names the key, it and the fix."""
+    """Return what the Python at ``python`` has.
+
+    Raises ParbenchError, which names the key, the path and the fix, if it cannot run cells.
+    """
     where = f"{KEY}: {python}"
     path = Path(python)
     if path.is_dir():
         raise ParbenchError(f"{where} is a folder; name the program in it, such as bin/python")
     if not path.exists():
         raise ParbenchError(
-            f"{where} does not exist; `which python`, typed where torch is installed, tells it"
+            f"{where} does not exist; type `which python` where torch is installed to find it"
         )
     if not os.access(path, os.X_OK):
-        raise ParbenchError(f"{where} may not be executed; name a Python's program, or chmod +x it")
+        raise ParbenchError(f"{where} is not executable; name a Python's program, or chmod +x it")
     try:
         done = _run(python, probe.__file__)
     except OSError as error:
@@ -115,7 +121,7 @@ def ask(python: str) -> Interpreter:
         ) from None
     if version < probe.LEAST:
         raise ParbenchError(
-            f"{where} is Python {found['version']}, and cells need 3.11 or newer; name another one"
+            f"{where} is Python {found['version']}, but cells need 3.11 or newer; name another one"
         )
     return Interpreter(python, found)
 

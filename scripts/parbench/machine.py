@@ -1,6 +1,6 @@
-"""What this machine is, and what it can run.
+"""Describe this machine and what it can run.
 
-Imported whenever the workflow is parsed, so it does nothing slow.
+The workflow imports this each time it is parsed, so the import must be fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parbench import variables
 from parbench.cell import Hardware
 
 CGROUPS = "/sys/fs/cgroup"
-ASK_SECONDS = 30  # after which a program of the machine counts as one that does not answer
+ASK_SECONDS = 30  # for which this waits for an answer of another program
 
 
 def describe() -> dict[str, Any]:
@@ -32,10 +32,10 @@ def describe() -> dict[str, Any]:
 
     {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
     ``cores`` and ``memory_mib`` are the machine's, within a container's limits; ``cores`` ignores
-    the affinity of this process, since a cell is pinned to a few cores. Of a card in slices (MIG)
-    the slices are accelerators.
+    the affinity of this process, since a cell is pinned to a few cores. Each slice of a partitioned
+    card (MIG) is an accelerator, the card itself is not.
     """
-    # A process that was given a slice may not see that its card is in slices.
+    # A process that was given a slice may not see that its card is partitioned.
     slices = [gpu for gpu in visible(accelerators()) if slice_of(gpu["name"])]
     found = slices or accelerators()
     cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in found]
@@ -53,9 +53,9 @@ def describe() -> dict[str, Any]:
 def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict[str, Any]]) -> str:
     """Return 12 hexadecimal digits, equal for machines whose times may be compared.
 
-    Unchanged by reboots, kernel and driver updates, which change the memory slightly, and by the
-    number of accelerators that a scheduler gives to a job. Changed by another CPU or accelerator
-    model.
+    Reboots, kernel and driver updates (which change the memory slightly) and the number of
+    accelerators that a scheduler gives to a job do not change it. Another CPU or accelerator model
+    does.
     """
     models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in cards})
     parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
@@ -63,7 +63,7 @@ def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict[str, An
 
 
 def _rounded(mib: int) -> int:
-    """Round memory on a logarithmic scale, in steps of a factor of 1.41."""
+    """Return memory in MiB, rounded on a logarithmic scale in steps of a factor of 1.41."""
     return round(2 * math.log2(mib)) if mib else 0
 
 
@@ -73,9 +73,9 @@ def _rounded(mib: int) -> int:
 def available(config_override: dict[str, Any] | str | None = None) -> dict[str, Any]:
     """Return what cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
 
-    ``config_override`` is `available:` of config.yaml: a mapping of this form is returned as it is;
-    "auto" or None detects what this process has, by its affinity, a container's CPU limit and
-    CUDA_VISIBLE_DEVICES.
+    ``config_override`` is `available` of config.yaml. A mapping of this form is returned unchanged;
+    for "auto" or None, the result is what this process has by its affinity, a container's CPU limit
+    and CUDA_VISIBLE_DEVICES.
     """
     if isinstance(config_override, dict):
         return {"cuda": {}, **config_override}
@@ -84,12 +84,12 @@ def available(config_override: dict[str, Any] | str | None = None) -> dict[str, 
 
 
 def cores() -> int:
-    """Count the cores this process may use: its affinity, within a container's CPU limit."""
+    """Return the number of cores in this process's affinity, within a container's CPU limit."""
     return _within_quota(len(os.sched_getaffinity(0)))
 
 
 def cores_of(hardware: Hardware) -> int:
-    """Return the cores per node that ``hardware`` consists of, or that are to drive its GPUs."""
+    """Return the number of cores per node that ``hardware`` consists of or needs for its GPUs."""
     return hardware.devices * hardware.threads
 
 
@@ -106,13 +106,13 @@ def missing(hardware: Hardware, available: dict[str, Any]) -> str | None:
         return "needs an Apple GPU"
     model = hardware.gpu_model
     counts = [
-        # CUDA gives a process one slice at most.
+        # CUDA gives a process at most one slice.
         min(count, 1) if slice_of(name) else count
         for name, count in available["cuda"].items()
         if not model or is_model(name, model)
     ]
-    # A cell's devices must be alike: counts of two models never add up, but those of two names
-    # of the requested model do.
+    # A cell's devices must be of one model, so counts of different models are not added up. Those
+    # of different names for the requested model are.
     devices_here = sum(counts) if model else max(counts, default=0)
     if devices <= devices_here:
         return None
@@ -130,9 +130,10 @@ def model_name(name: str) -> str:
 
 
 def is_model(name: str, model: str) -> bool:
-    """Return whether ``name`` contains ``model`` as whole words: an A100 is no A10.
+    """Return whether ``name`` contains ``model`` as whole words: an A100 is not an A10.
 
-    A slice of a card (MIG) is a model of its own: an A100 1g.10gb is no A100, and no A100 2g.20gb.
+    A slice of a card (MIG) is a separate model: an A100 1g.10gb is neither an A100 nor an A100
+    2g.20gb.
     """
 
     def words(text: str) -> str:
@@ -141,8 +142,8 @@ def is_model(name: str, model: str) -> bool:
     return slice_of(name) == slice_of(model) and words(model) in words(name)
 
 
-# A slice of a card in the names of nvidia-smi ("MIG 1g.10gb"), Slurm ("a100_1g.10gb", "a100_mig"),
-# also of a part of its compute units ("1c.3g.20gb"); with media engines ("+me"), or without.
+# How nvidia-smi ("MIG 1g.10gb") and Slurm ("a100_1g.10gb", "a100_mig") name a slice of a card. It
+# may have some of its compute units only ("1c.3g.20gb"), and media engines ("+me").
 _SLICE = re.compile(
     r"(?<![a-z0-9])(?:mig[\s_.-]*)?((?:\d+c[._-])?\d+g[._-]\d+gb(?:[.+-]me(?:\.all)?|-me)?)"
     r"(?![a-z0-9])|(?<![a-z0-9])mig(?![a-z0-9])",
@@ -151,8 +152,10 @@ _SLICE = re.compile(
 
 
 def slice_of(name: str) -> str | None:
-    """Return the slice of a card (MIG) that ``name`` names, such as 1g.10gb; "mig" if it does not
-    say which; None for a whole card."""
+    """Return the slice of a card (MIG) in ``name``, such as 1g.10gb; None for a whole card.
+
+    Returns "mig" if the name does not say which slice.
+    """
     match = _SLICE.search(name)
     return match and re.sub(r"[_-]", ".", (match[1] or "mig").lower())
 
@@ -182,9 +185,9 @@ def _within_quota(count: int) -> int:
 
 
 def cpu_quota() -> float | None:
-    """Return how many cores' time this process's cgroup, or one above it, allows; None: no limit.
+    """Return the CPU limit of this process's cgroup, or of one above it; None if there is none.
 
-    A limit may be a fraction.
+    The unit is cores, and the limit may be a fraction.
     """
     limits = []
     for cgroup in _cgroups(""):
@@ -198,7 +201,7 @@ def cpu_quota() -> float | None:
 
 
 def memory_limit_mib() -> int | None:
-    """Return the memory that this process's cgroup, or one above it, allows; None: no limit."""
+    """Return the limit in MiB of this process's cgroup, or of one above it; None without one."""
     numbers = [_number(cgroup / "memory.max") for cgroup in _cgroups("")]
     numbers += [_number(cgroup / "memory.limit_in_bytes") for cgroup in _cgroups("memory")]
     return min((number // 2**20 for number in numbers if number), default=None)
@@ -207,8 +210,9 @@ def memory_limit_mib() -> int | None:
 def _cgroups(controller: str) -> list[Path]:
     """Return the folders of this process's cgroup and of those above it.
 
-    ``controller``: of version 1, such as cpu, whose folder may be shared (cpu,cpuacct); empty for
-    version 2. In a container the path in /proc may be that outside it: then only the root exists.
+    ``controller``: of cgroup version 1, such as cpu, whose folder may be shared (cpu,cpuacct);
+    empty for version 2. In a container, the path in /proc may be the one outside of it: then only
+    the root exists.
     """
     folders = []
     for line in read("/proc/self/cgroup").splitlines():
@@ -218,18 +222,18 @@ def _cgroups(controller: str) -> list[Path]:
                 root = Path(CGROUPS, name)
                 inside = [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]
                 folders += [folder for folder in inside if folder.is_relative_to(root)]
-    # A process that is not told its cgroup is in the root.
+    # A process whose cgroup is not listed is in the root.
     return folders or [Path(CGROUPS, controller)]
 
 
 def _number(path: Path) -> int | None:
-    """Return the positive number in a small file; None without one, as for "max" or -1."""
+    """Return the positive number in a small file; None for anything else, such as "max" or -1."""
     text = read(path).strip()
     return int(text) if text.isdigit() and int(text) > 0 else None
 
 
 def operating_system() -> str:
-    """Return the system's name and version, such as Debian GNU/Linux 12 (bookworm)."""
+    """Return the operating system's name and version, such as Debian GNU/Linux 12 (bookworm)."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
@@ -250,19 +254,19 @@ def read(path: str | os.PathLike[str]) -> str:
 def accelerators() -> tuple[dict[str, Any], ...]:
     """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order.
 
-    A card in slices (MIG) is not there, but its slices are.
+    A partitioned card (MIG) is replaced by its slices.
     """
     return _accelerators()[0]
 
 
 def driver_problem() -> str | None:
-    """Return what is wrong if there is a driver of NVIDIA that does not answer; None otherwise."""
+    """Return what is wrong if NVIDIA's driver is installed but does not answer; None otherwise."""
     return _accelerators()[1]
 
 
 _QUERY = "--query-gpu=name,memory.total,driver_version,uuid"
 _BY_DRIVER = ("nvidia-smi", _QUERY, "--format=csv,noheader,nounits")
-# The same lines, for containers that are given only compute capability and have no nvidia-smi.
+# Prints the same lines in containers with only the compute capability, which have no nvidia-smi.
 _BY_TORCH = """
 import torch
 for number in range(torch.cuda.device_count()):
@@ -274,7 +278,7 @@ _ALL_CARDS = ("env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 @functools.cache
 def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
-    # Do not spend time on nvidia-smi without a driver.
+    # Without a driver, starting nvidia-smi would only take time.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
     program, command = "nvidia-smi", _BY_DRIVER
@@ -295,7 +299,7 @@ def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
 
 
 def _with_slices(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``gpus`` with each card in slices replaced by its slices, as `nvidia-smi -L` has."""
+    """Return ``gpus`` with each partitioned card replaced by its slices, from `nvidia-smi -L`."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
     listing = asked(["nvidia-smi", "-L"])[0]
     entry = re.compile(r"^\s*(?:GPU \d+:.*|MIG\s+(\S+)\s.*)\(UUID:\s*([^\s)]+)\)", re.MULTILINE)
@@ -320,7 +324,7 @@ def _slice(gpu: dict[str, Any], profile: str) -> dict[str, Any]:
 
 
 def asked(command: Sequence[str]) -> tuple[str, str | None]:
-    """Return what a program prints, and what went wrong or None; it may take ASK_SECONDS."""
+    """Return what a program prints, and what went wrong or None; wait at most ASK_SECONDS."""
     try:
         done = subprocess.run(
             command,
@@ -346,7 +350,10 @@ def last_line(text: str) -> str:
 
 
 def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
-    """Filter by CUDA_VISIBLE_DEVICES; as in CUDA, an unknown entry hides all that follow it."""
+    """Return those of ``accelerators`` that CUDA_VISIBLE_DEVICES makes visible.
+
+    As in CUDA, an unknown entry hides all that follow it.
+    """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
@@ -369,8 +376,8 @@ def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
 def usable_cores(near: Collection[int] = ()) -> list[int]:
     """Return the cores that cells may use: the affinity, within a container's CPU limit.
 
-    One thread of every physical core comes first: two cells on the threads of one core would slow
-    each other down. Of these, cores that are ``near`` come first.
+    One hardware thread of every physical core comes first: two cells on the threads of one core
+    would slow each other down. Among these, cores that are ``near`` come first.
     """
 
     def rank(core: int) -> tuple[int, bool, int]:
@@ -396,8 +403,10 @@ def usable_gpus(model: str | None = None) -> list[str]:
 
 
 def cores_near(gpus: Iterable[str]) -> set[int]:
-    """Return the cores of the NUMA nodes that the ``gpus`` (UUIDs) are at, as far as the kernel
-    tells: none for slices (MIG) and in containers that hide it."""
+    """Return the cores of the NUMA nodes of ``gpus`` (UUIDs).
+
+    The set is empty for slices (MIG) and in containers that hide the nodes.
+    """
     gpus = set(gpus)
     if not gpus:
         return set()
@@ -410,15 +419,15 @@ def cores_near(gpus: Iterable[str]) -> set[int]:
 
 
 def _cores_in(text: str) -> Iterator[int]:
-    """Yield the cores of a list of the kernel, such as "0-15,32"."""
+    """Yield the cores in one of the kernel's lists, such as "0-15,32"."""
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         yield from range(int(first), int(last or first) + 1)
 
 
 def oom_kills() -> int:
-    """Return how many processes of this one's cgroup the kernel has killed for lack of memory.
+    """Return how many processes of this process's cgroup the kernel has killed to free memory.
 
-    Without cgroups, of the whole machine. Other users and other jobs have their own.
+    Other users and other jobs have their own cgroups. Without cgroups, counts the whole machine's.
     """
     places = [cgroup / "memory.events" for cgroup in _cgroups("")]
     places += [cgroup / "memory.oom_control" for cgroup in _cgroups("memory")]

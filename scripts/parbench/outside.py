@@ -1,4 +1,4 @@
-"""What a program prints outside parbench's environment, on a Python that lacks packages.
+"""Explain to users of a Python that lacks packages how to enter parbench's environment.
 
 Standard library only.
 """
@@ -54,7 +54,7 @@ def sentence(error: ImportError, command: Sequence[str]) -> str | None:
     """
     if is_ours():
         return None
-    text = f"error: {sys.executable} lacks packages of parbench ({error})"
+    text = f"error: {sys.executable} lacks packages that parbench needs ({error})"
     folder = "" if Path.cwd().resolve() == ROOT else f" -C {shlex.quote(str(ROOT))}"
     return (
         f"{text}; enter its environment, and type the command again:\n"

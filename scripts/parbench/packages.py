@@ -1,4 +1,4 @@
-"""Package versions: those in a stack's lock files, and those installed."""
+"""Find package versions: those in a stack's lock files, and those installed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from parbench.files import read_text
 
 LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
-# What torch brings: a compiler, and for NVIDIA's devices; cu12 and cu13 are other packages.
+# Dependencies of torch: a compiler, and libraries for NVIDIA's devices, whose names end in the CUDA
+# version (cu12, cu13).
 OF_TORCH = (
     *("triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
-# Packages whose version can change a measurement. What reads meters (psutil, nvidia-ml-py) and what
-# a cell never imports cannot.
+# Packages whose version can change a measurement. Those that read meters (psutil, nvidia-ml-py) and
+# those that a cell never imports cannot.
 PACKAGES = (
     *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
     *("deepspeed", "pyspark", "pyarrow", "pandas", "pillow"),
@@ -60,8 +61,10 @@ def installed() -> dict[str, str]:
 
 
 def used(modules: Collection[str]) -> list[str]:
-    """Return those of PACKAGES that ``modules``, such as torch and PIL, belong to, and what torch
-    brings."""
+    """Return the names in PACKAGES that ``modules``, such as torch and PIL, belong to.
+
+    Dependencies of torch are included.
+    """
     own = [name for name in PACKAGES if _IMPORTED_AS.get(name, name) in modules]
     return [*own, *OF_TORCH] if "torch" in own else own
 

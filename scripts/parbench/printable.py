@@ -33,7 +33,7 @@ def printable(value: Any) -> Any:
     """
     if isinstance(value, str):
         value = masked(value)
-        if value.isprintable():  # the usual case
+        if value.isprintable():  # the common case
             return value
         text = _ESCAPE.sub("", value)
         return "".join(

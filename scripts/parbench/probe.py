@@ -1,6 +1,6 @@
-"""Say what a Python has: its version, packages and modules. Printed as JSON if run as a program.
+"""Find out what a Python has: its version, packages and modules. As a program, print it as JSON.
 
-Any Python runs it, by this file alone: nothing of parbench is imported, and the syntax is old.
+Any Python can run this file: it does not import parbench, and its syntax is old.
 """
 
 import hashlib
@@ -12,14 +12,15 @@ import sys
 import sysconfig
 
 LEAST = (3, 11)
-LABEL = "python-"  # begins the deployment of cells that a Python of the user's own runs
+LABEL = "python-"  # the beginning of `deployment` for cells that the user's own Python runs
 
 
 def this_python():
     """Return {version, executable, packages, modules, include, records, torch} of this Python.
 
-    ``records``: SHA-256 over its version and the lists of files of all packages that it finds;
-    ``torch``: git_version, cuda and hip of torch's build. Of an old Python only its version.
+    ``records``: SHA-256 of its version and of the file lists of all packages that it finds;
+    ``torch``: git_version, cuda and hip of torch's build. For an old Python, the result has only
+    ``version``.
     """
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < LEAST:
@@ -47,10 +48,10 @@ def _packages():
     packages, records = {}, {}
     for each in distributions():
         name = re.sub(r"[-_.]+", "-", each.metadata["Name"] or "").lower()
-        if name and name not in packages:  # the first on the path is what is imported
+        if name and name not in packages:  # Python imports the first on the path
             packages[name] = each.version
             files = each.read_text("RECORD") or each.read_text("METADATA") or each.version
-            # What pip compiles and the scripts it writes differ by where they lie.
+            # Files that pip compiles and scripts that it writes depend on the folder they are in.
             kept = [line for line in files.splitlines() if "__pycache__" not in line[:400]]
             kept = [line for line in kept if not line.startswith("..")]
             records[name] = [each.version, hashlib.sha256("\n".join(kept).encode()).hexdigest()]
@@ -58,7 +59,7 @@ def _packages():
 
 
 def _torch():
-    """Return what torch/version.py says of its build; importing torch would take seconds."""
+    """Return what torch/version.py says about its build; importing torch would take seconds."""
     for folder in sys.path:
         path = os.path.join(folder, "torch", "version.py")
         if os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Run programs that a signal reaches in time to end well: Snakemake, whose cells write checkpoints.
+"""Run programs that need time to end after a signal: Snakemake, whose cells write checkpoints.
 
 Standard library only.
 """
@@ -17,7 +17,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Call ``handler`` meanwhile for what asks this process to end."""
+    """Call ``handler`` for signals that ask this process to end, until the context closes."""
     kept = {number: signal.signal(number, handler) for number in ENDING}
     try:
         yield
@@ -27,11 +27,10 @@ def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 def run(command: Sequence[str], output: TextIO | None = None) -> int:
-    """Run ``command`` and return its status, however this process is asked to end meanwhile.
+    """Run ``command`` and return its status, even if this process is asked to end meanwhile.
 
-    ``output``: what its standard output goes to.
-
-    As with make: Ctrl-C and the end of a terminal reach ``command`` itself, SIGTERM is passed on.
+    ``output``: the file for its standard output. As with make, Ctrl-C and the end of a terminal
+    reach ``command`` itself, and SIGTERM is passed on.
     """
     started: list[subprocess.Popen] = []
 

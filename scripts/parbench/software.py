@@ -1,4 +1,4 @@
-"""What software this machine's own environment has for cells, beyond what every cell needs."""
+"""Find out which optional software for cells this machine's own environment has."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 from parbench import distribution, machine, packages
 from parbench.cell import Cell
 
-JAVA = 17  # that Spark 4 needs
+JAVA = 17  # the oldest that Spark 4 runs on
 
 
 class Software:
-    """The software of this machine's own environment; DeployedSoftware also covers images."""
+    """The software in this machine's own environment; DeployedSoftware also covers images."""
 
     def without_horovod(self) -> str | None:
-        """Return why cells have no Horovod; None if they have it."""
+        """Return why cells cannot use Horovod; None if they can."""
         state = _horovod_state()
         if state.get("available") is False:
             return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
@@ -42,11 +42,11 @@ class Software:
         return self.without("text", "transformers")
 
     def without_programs(self) -> str | None:
-        """Return why programs of the user's own cannot run beside cells; None if they can."""
+        """Return why the user's own programs cannot be sides of a pair; None if they can."""
         return None
 
     def without_spark(self) -> str | None:
-        """Return why cells have no Spark; None if they have it."""
+        """Return why cells cannot use Spark; None if they can."""
         if missing := self.without("spark", "pyspark"):
             return missing
         found = _java()
@@ -62,8 +62,10 @@ class Software:
         return packages.too_old(stack, least)
 
     def without_modules(self, cell: Cell) -> str | None:
-        """Return which packages of ``cell``'s model and strategy are missing; None if none. Those
-        that the methods above do not cover are in every environment of parbench."""
+        """Return which packages that ``cell``'s model and strategy need are missing, or None.
+
+        Every environment of parbench has those that the methods above do not cover.
+        """
         return None
 
     def without_compiler(self) -> str | None:
@@ -87,7 +89,7 @@ class Software:
 
 @functools.cache
 def _java() -> str:
-    """Return the version of the Java that Spark starts, such as "17", or what is wrong with it."""
+    """Return the version of the Java that Spark would start, such as "17", or what is wrong."""
     home = os.environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if program is None:
@@ -96,12 +98,12 @@ def _java() -> str:
     if not os.access(program, os.X_OK):
         return f"no {program}, which JAVA_HOME names"
     text, problem = machine.asked([program, "-version"])
-    # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17; first come
-    # JAVA_TOOL_OPTIONS, which may hold anything.
+    # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17. A line with
+    # JAVA_TOOL_OPTIONS, which may contain anything, may come first.
     words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))
     version = re.search(r'\b(?:version|openjdk|java) "?(?:1\.)?(\d+)', words, re.IGNORECASE)
     if version is None:
-        return f"{where}, which says {problem or machine.last_line(text)}"
+        return f"{where}, which prints {problem or machine.last_line(text)}"
     number = int(version[1])
     return str(number) if number >= JAVA else f"{number}, {where}"
 

@@ -1,4 +1,4 @@
-"""Text and tables on a terminal."""
+"""Print text and tables on a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def print_text(text: str) -> None:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines as columns two spaces apart, the first line as their head.
+    """Return the lines as columns two spaces apart; the first line is the header.
 
-    The last field of a line with fewer fields runs into the next columns.
+    The last field of a line with fewer fields may extend into the next columns.
     """
     columns = len(lines[0])
     widths = [

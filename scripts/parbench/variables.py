@@ -1,4 +1,4 @@
-"""The environment variables that a user or a site may have set for other programs.
+"""Remove environment variables that a user or a site has set for other programs.
 
 Standard library only, since every command imports it first.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 SCRIPTS = Path(__file__).resolve().parents[1]
 PROGRAM = SCRIPTS / "bin" / "parbench"  # runs a command: python PROGRAM COMMAND ...
 
-# What would steer a program that parbench starts. docs/slurm-admin.md lists them for users.
+# Variables that change what programs started by parbench do; docs/slurm-admin.md lists them.
 DROPPED = frozenset(
     " ".join(
         (
@@ -44,14 +44,14 @@ DROPPED = frozenset(
         )
     ).split()
 )
-# Threads would be bound to other cores than the cell's, or work otherwise.
+# Threads would be bound to cores other than the cell's, or behave differently.
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_")
 PREFIXES += ("MALLOC_",)  # memory would be allocated otherwise
-# glibc keeps freed memory. By default it gives some back to the kernel after each step, or does
-# not, as the first allocations of a process happen to lie: one start of a loop is faster than
-# another (docs/verdicts.md).
+# glibc keeps freed memory. By default it may return some to the kernel after each step, depending
+# on where the first allocations of a process happen to be, so that one start of a loop is faster
+# than another (docs/verdicts.md).
 STEADY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-# Of a site's own Spark: kept where a cell uses that cluster, as YARN's does.
+# Variables of a site's own Spark, kept for cells that use its cluster, for example through YARN.
 OF_SITES_SPARK = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "HADOOP_HOME", "HADOOP_CLASSPATH"),
     *("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_PUBLIC_DNS"),
@@ -60,23 +60,23 @@ OF_SITES_SPARK = (
     *("SPARK_WORKER_DIR", "SPARK_WORKER_WEBUI_PORT", "SPARK_NO_DAEMONIZE", "SPARK_LOG_DIR"),
     *("SPARK_DRIVER_MEMORY", "SPARK_EXECUTOR_MEMORY", "SPARK_EXECUTOR_CORES"),
 )
-# Variables that an environment of its own does without. PYTHONDONTWRITEBYTECODE would cost every
-# cell ten seconds at its start.
+# Variables that a separate environment must not have. PYTHONDONTWRITEBYTECODE would cost every cell
+# ten seconds at its start.
 FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "CONDA_PREFIX")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def clean() -> dict[str, str]:
-    """Return this process's variables for a child: without what would steer it.
+    """Return this process's variables for a child process, without those that change what it does.
 
-    A proxy is never asked for this machine's own servers. A TMPDIR that is no folder is left out,
-    as Python itself leaves it out.
+    Addresses of this machine bypass a proxy. A TMPDIR that is not a folder is removed, since Python
+    ignores it, too.
     """
     kept = {
         key: value
         for key, value in os.environ.items()
         if key not in DROPPED
-        # Snakemake states a job's number of threads in these, and the launcher a rank's.
+        # Snakemake sets these to a job's number of threads, and the launcher to a rank's.
         and (
             not key.startswith(PREFIXES) or key.endswith("_NUM_THREADS") or STEADY.get(key) == value
         )
@@ -95,8 +95,8 @@ def clean() -> dict[str, str]:
 def _foreign_folders() -> set[str]:
     """Return the folders of PYTHONPATH whose packages would replace those of this environment.
 
-    A virtual environment has its own packages; a Python without one may have them there. Those of
-    this checkout are ours.
+    A virtual environment has its own packages, but a Python outside of one may need those on
+    PYTHONPATH. Folders of this checkout are never foreign.
     """
     if sys.prefix == sys.base_prefix:
         return set()
@@ -107,17 +107,17 @@ def _foreign_folders() -> set[str]:
 
 
 def without_foreign() -> dict[str, str]:
-    """Return the variables for what runs in an environment of its own."""
+    """Return the variables for a program that runs in another environment."""
     return {key: value for key, value in clean().items() if key not in FOREIGN}
 
 
 def without_sites_spark(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return ``variables`` without those of a site's Spark, for a Spark of our own."""
+    """Return ``variables`` without those of a site's Spark, for the Spark of this environment."""
     return {key: value for key, value in variables.items() if key not in OF_SITES_SPARK}
 
 
 def past_proxy(variables: MutableMapping[str, str], *addresses: str) -> None:
-    """Change ``variables`` so that no proxy is asked for ``addresses``."""
+    """Change ``variables`` so that ``addresses`` bypass a proxy."""
     known = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
     if known.strip() != "*":
         known = ",".join(dict.fromkeys([*filter(None, known.split(",")), *addresses]))
@@ -127,8 +127,8 @@ def past_proxy(variables: MutableMapping[str, str], *addresses: str) -> None:
 def enter() -> None:
     """Clean this process's own variables, before a library reads them, and its module path.
 
-    Called when a command or the workflow begins. What the terminal cannot show becomes
-    a question mark.
+    Called when a command or the workflow begins. From then on, a character that the terminal cannot
+    show is printed as a question mark.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

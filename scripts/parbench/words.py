@@ -1,4 +1,4 @@
-"""Parts of messages: a value on one short line, a suggestion for a misspelt name, plain words."""
+"""Make parts of messages: a value on one short line, a suggestion for a misspelt name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
 
 
 def plain(message: str) -> str:
-    """Return a message of pydantic's without programmers' terms."""
+    """Return a message of pydantic's without its technical terms."""
     text = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
     text = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
     return re.sub(r" after validation, not \d+$", "", text)

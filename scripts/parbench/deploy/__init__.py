@@ -1,1 +1,1 @@
-"""Build images and the host's environment; diagnose what a machine lacks."""
+"""Build images and the host's environment; find out what a machine lacks."""

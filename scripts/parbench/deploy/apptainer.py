@@ -1,7 +1,7 @@
-"""Apptainer: find out how it runs images on this machine, and compose commands that enter one.
+"""Find out how Apptainer runs images on this machine; compose commands that run in an image.
 
-Standard library only. Images are isolated from the host: the environment is cleared, the home and
-all folders are hidden except those that a command binds, and /tmp belongs to the run.
+Standard library only. Images are isolated from the host: the environment is cleared, the home
+folder and all others except those that a command binds are hidden, and each run has its own /tmp.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parbench.errors import ParbenchError, sentence
 
 PYTHON = "/opt/parbench/bin/python"  # in every image, see containers/base.def
 SECONDS = 120  # after which a command counts as failed
-# debootstrap lies in sbin, which is not on ordinary users' PATH.
+# debootstrap is in sbin, which is not on ordinary users' PATH.
 BUILD_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 # Communication libraries look up the machine's own name.
 NAMES = tuple(path for path in (Path("/etc/hosts"),) if path.exists())
@@ -34,7 +34,7 @@ WAYS: tuple[tuple[str, ...], ...] = (("--userns",), ())
 class Apptainer:
     """How this machine runs images.
 
-    ``flags``: for `apptainer exec`. ``problem``: why no image runs here, with the remedy, or None.
+    ``flags``: for `apptainer exec`. ``problem``: why images cannot run, with the fix, or None.
     """
 
     program: str | None
@@ -60,10 +60,10 @@ def probe() -> Apptainer:
                 if done.returncode == 0:
                     return Apptainer(path, version, flags)
                 problems.append(last_error(done.stderr))
-    except OSError as error:  # a full disk, say, which no cell on the host needs
+    except OSError as error:  # for example a full disk, which does not prevent cells on the host
         problems.append(sentence(error))
     reasons = "; ".join(dict.fromkeys(problems))
-    problem = f"Apptainer {version} runs no image here: {reasons}. docs/images.md: Trouble"
+    problem = f"Apptainer {version} cannot run images here: {reasons}. docs/images.md: Trouble"
     return Apptainer(path, version, problem=problem)
 
 
@@ -97,13 +97,13 @@ def last_error(text: str) -> str:
 
 
 def require(why: str) -> None:
-    """Raise ParbenchError if no image runs here; the message begins with ``why`` one is needed."""
+    """Raise ParbenchError, beginning with ``why`` an image is needed, if images cannot run."""
     if (problem := probe().problem) is not None:
         raise ParbenchError(f"{why}, but {problem}")
 
 
 def cannot_build(*, debootstrap: bool = True) -> str | None:
-    """Return why this user cannot build images, with the remedy; None if they can.
+    """Return why this user cannot build images, with the fix; None if they can.
 
     ``debootstrap``: whether the base image needs it. Without a range of ids in /etc/subuid and
     /etc/subgid ordinary users cannot set owners of files; root without full capabilities needs one.
@@ -158,7 +158,7 @@ def enter(
         command += ["--nv"]
     if temporary is not None:
         command += ["--workdir", str(temporary)]
-        # Made here, because ranks that start at once would all try to, and one would fail.
+        # Made before the ranks start, which would all try to at once, and one would fail.
         for root, subfolder in (("/tmp", "tmp"), ("/var/tmp", "var_tmp")):  # noqa: S108
             for bind in (path for path in binds if path.is_relative_to(root)):
                 (temporary / subfolder / bind.relative_to(root)).mkdir(parents=True, exist_ok=True)

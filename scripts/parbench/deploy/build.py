@@ -19,10 +19,10 @@ from parbench.errors import ParbenchError
 from parbench.files import digest, read_json, rename_durably, sha256_file, write_json
 from parbench.printable import masked
 
-EPOCH = "1704067200"  # 2024-01-01: all times inside images, for reproducible builds
+EPOCH = "1704067200"  # 2024-01-01, the time of all files in images, for reproducible builds
 # zstd at level 3 takes a third of the default's time; images are a tenth larger.
 SQUASHFS = "-comp zstd -Xcompression-level 3 -no-progress"
-# Mount points for containers/post.sh: inputs of the build, and package indexes on this disk.
+# Where containers/post.sh finds inputs of the build, and package indexes on this disk.
 BUILD_FOLDER, MIRRORS_FOLDER = "/parbench-build", "/parbench-mirrors"
 LINES_SHOWN = 15  # of a failed build's log
 
@@ -30,7 +30,7 @@ LINES_SHOWN = 15  # of a failed build's log
 def make(wanted: Image, mirror: str | None) -> None:
     """Build the image file and write its facts and bill of materials beside it.
 
-    ``mirror``: of Debian, by default that of this machine's apt.
+    ``mirror``: of Debian; None for that of this machine's apt.
     """
     _build(wanted, mirror or _usable(machine_mirror()) or "")
     content = _held(wanted)
@@ -53,17 +53,17 @@ def _usable(mirror: str | None) -> str | None:
 
 
 def unpack(wanted: Image) -> None:
-    """Unpack the image file, if it is what its facts say, to the folder beside it.
+    """Unpack the image file into the folder beside it, replacing what is there.
 
-    What is there already is replaced.
+    Raises ParbenchError if the file's SHA-256 is not that in the image's facts.
     """
     assert wanted.facts is not None
     known, found = wanted.facts["sha256"], sha256_file(wanted.path)
     if found != known:
         raise ParbenchError(
-            f"{wanted.path}: its SHA-256 is {found}, and {wanted.beside('.json').name} beside it "
-            f"says {known}: one of them is damaged or of another build; copy both again, or "
-            "delete both, and the image is built here"
+            f"{wanted.path}: its SHA-256 is {found}, but {wanted.beside('.json').name} beside it "
+            f"says {known}: one of them is damaged or from another build; copy both again, or "
+            "delete both, and the image will be built on this machine"
         )
     print_message(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
     with _work_folder(wanted) as work:
@@ -80,7 +80,7 @@ def unpack(wanted: Image) -> None:
 
 
 def listing(folder: Path) -> str:
-    """Return a digest of all files' names, sizes and times, and of where links lead."""
+    """Return a digest of the names, sizes and times of all files, and of the targets of links."""
     found = []
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
@@ -92,13 +92,16 @@ def listing(folder: Path) -> str:
 
 @contextmanager
 def _work_folder(wanted: Image) -> Iterator[Path]:
-    """Provide an empty folder on the cache's disk, deleted afterwards. Needs the image's lock.
+    """Yield an empty folder on the cache's disk, which is deleted afterwards.
 
-    First deletes what a killed build left there, which may be gigabytes.
+    The caller must hold the image's lock. What a killed build left there, perhaps gigabytes, is
+    deleted first.
     """
     folder = wanted.beside(".work")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)  # it holds the addresses of package indexes, perhaps with tokens
+    folder.mkdir(
+        mode=0o700
+    )  # it will contain the addresses of package indexes, perhaps with tokens
     try:
         yield folder
     finally:
@@ -123,7 +126,7 @@ def _build(wanted: Image, mirror: str) -> None:
             words += ["--mount", mount]
         target = work / "image.sif"
         print_message(
-            f"image {wanted.label}: building, once, for some minutes; its output: tail -f {log}"
+            f"image {wanted.label}: building it (once, some minutes); for its output: tail -f {log}"
         )
         with open(log, "w", encoding="utf-8") as output:
             command = [apptainer.probe().program, *words, str(target), str(wanted.recipe)]
@@ -142,7 +145,7 @@ def _build(wanted: Image, mirror: str) -> None:
 
 
 def machine_mirror() -> str | None:
-    """Return the Debian mirror that this machine's apt uses; None on another system."""
+    """Return the Debian mirror that this machine's apt uses; None if it uses none."""
     command = ["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"]
     command += ["Created-By: Packages", "Release: bookworm", "Component: main"]
     try:
@@ -153,7 +156,7 @@ def machine_mirror() -> str | None:
 
 
 def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
-    """Fill the folder that the recipe reads. Returns mounts for package indexes on disk."""
+    """Fill the folder that the recipe reads; return `--mount` arguments for indexes on disk."""
     build, mirrors = work / "build", work / "mirrors"
     build.mkdir()
     mirrors.mkdir()
@@ -238,7 +241,7 @@ def _run(wanted: Image, words: list[str], variables: dict[str, str], fix: str) -
 
 
 def _write_bill(wanted: Image, packages: dict[str, str], debian: list[list[str]]) -> None:
-    """Write the bill of materials: Python packages by cyclonedx-bom, then Debian packages."""
+    """Write the bill of materials: cyclonedx-bom's, which has Python packages, plus Debian's."""
     pins = "".join(f"{name}=={version}\n" for name, version in sorted(packages.items()))
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible"]
     command += ["--spec-version", "1.5", "--of", "JSON", "-o", str(wanted.beside(".cdx.json")), "-"]

@@ -1,10 +1,10 @@
 """Write an archive for a machine without network: checkout, images, data, packages.
 
-There, `tar xf`, `cd` and `make report` are all it takes. Datasets and published weights lie in
-results/, images and the compiled Horovod in bundle/cache, which replaces the cache if bundle/
-exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from which uv installs
-(host_environment.py). A bare one, of some 40 MiB, is for a machine that has torch: it holds what
-else measuring needs (`make measure`), and no images.
+On that machine, `tar xf`, `cd` and `make report` are enough. The archive has datasets and published
+weights in results/, images and the compiled Horovod in bundle/cache, which replaces the cache if
+bundle/ exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from which uv
+installs (host_environment.py). A bare archive of some 40 MiB is for a machine that has torch: it
+contains what else `make measure` needs, and no images.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from parbench.errors import ParbenchError
 from parbench.files import atomic_path, read_text, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
-# Of pyproject.toml, what only reports, digits, images and installing need.
+# Packages of pyproject.toml that measuring does not need: they are for reports, the dataset digits,
+# images and installing.
 NOT_MEASURING = {"scipy", "scikit-learn", "typst", "pygments", "cyclonedx-bom", "uv"}
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -40,8 +41,8 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 class Contents:
     """What the configured studies need: images, and folders such as results/data/digits.
 
-    ``stack``: of the host's environment, in which the workflow itself runs; ``bare``: for a machine
-    that has torch; ``most_mib``: of the archive.
+    ``stack``: of the host's environment, in which the workflow itself runs; ``bare``: whether the
+    archive is for a machine that has torch; ``most_mib``: largest size of a bare archive, in MiB.
     """
 
     stack: str
@@ -52,17 +53,19 @@ class Contents:
 
 
 def require_clean() -> None:
-    """Raise ParbenchError if this checkout has uncommitted changes, which would not travel."""
+    """Raise ParbenchError if this checkout has uncommitted changes, which would not be packed."""
     changed = [line[3:] for line in git.run(ROOT, "status", "--porcelain").splitlines()]
     if changed:
         raise ParbenchError(
-            f"this checkout is not what was committed: {', '.join(changed[:3])}; commit it first"
+            f"this checkout has uncommitted changes: {', '.join(changed[:3])}; commit them first"
         )
 
 
 def measuring() -> set[str]:
-    """Return the packages that measuring needs beside those of a bare machine and what these bring,
-    as this environment has them."""
+    """Return the packages that measuring needs and a machine with torch lacks.
+
+    Dependencies are those of the packages in this environment.
+    """
     project = tomllib.loads(read_text(ROOT / "pyproject.toml"))["project"]
     names = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
     there = _with_dependencies(host_environment.BARE, ())
@@ -91,10 +94,10 @@ def _locked(stack: str, names: set[str] | None) -> str:
 
 
 def fetch_wheels(stack: str, place: Path, names: set[str] | None = None) -> None:
-    """Fetch a wheel of every package in the stack's lock file, or of ``names`` among them, and list
-    them with their digests.
+    """Fetch a wheel of every package in the stack's lock file; list them with their digests.
 
-    Packages that exist only as source are built here, since the other machine has no compiler.
+    ``names``: fetch only these. Packages that exist only as source are built, since the other
+    machine may have no compiler.
     """
     print_message("packages: fetching a wheel of each, checked by SHA-256")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
@@ -131,7 +134,7 @@ def write(out: Path, contents: Contents) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         checkout, bundle = Path(work, "checkout"), Path(work, "bundle")
         bundle.mkdir()
-        # With its history, unless a small archive is wanted.
+        # The archive has the git history, unless it must be small.
         depth = ["--depth", "1"] if contents.bare else []
         words = ["clone", "--quiet", "--no-local", "--no-tags", *depth]
         git.run(ROOT, *words, f"file://{quote(str(ROOT))}" if depth else str(ROOT), str(checkout))
@@ -150,7 +153,7 @@ def write(out: Path, contents: Contents) -> None:
 
 
 def _check_size(part: Path, contents: Contents, parts: list[Path]) -> None:
-    """Raise ParbenchError if the archive is too large; it names the largest of what it holds."""
+    """Raise ParbenchError, which names the largest parts, if the archive is too large."""
     size = part.stat().st_size / 2**20
     if size <= contents.most_mib:
         return
@@ -158,7 +161,7 @@ def _check_size(part: Path, contents: Contents, parts: list[Path]) -> None:
     sizes |= {folder: _size((ROOT / folder).resolve()) for folder in contents.folders}
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
     raise ParbenchError(
-        f"the archive has {size:.0f} MiB, and --most-mib is {contents.most_mib:g}; its largest "
+        f"the archive has {size:.0f} MiB, but --most-mib is {contents.most_mib:g}; its largest "
         f"parts are {', '.join(f'{name} ({sizes[name]:.0f} MiB)' for name in largest)}; choose "
         "fewer studies or smaller data, or allow more"
     )

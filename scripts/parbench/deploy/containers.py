@@ -1,4 +1,4 @@
-"""Apptainer images, built once for all checkouts, and what runs in them."""
+"""Build Apptainer images, once for all checkouts, and run programs in them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from parbench.deploy.recipes import Image, ImageSettings, image, of_cell
 from parbench.files import read_record
 
 ROOT = Path(__file__).resolve().parents[3]
-# Images of most studies; the others are for texts, Spark and ZeRO.
+# The images that most studies need; the others are for texts, Spark and ZeRO.
 USUAL = ("torch", "horovod", "report")
 COST = "in some six minutes on two idle cores, 20 GB"  # all USUAL ones and what they are based on
 
 
 def obstacle(stack: str, settings: ImageSettings) -> str | None:
-    """Return why cells of ``stack`` do not run in images unless a user asks for it; else None.
+    """Return why cells of ``stack`` run in images only if a user asks for it, or None.
 
     Ignores images that only some studies need.
     """
     images = [image(name, stack, settings) for name in USUAL]
     if cache.BUNDLE.is_dir():  # no other images can be built without network
         any_built = any(one.facts for one in images)
-        return None if any_built else "bundle/ holds no images of this stack"
+        return None if any_built else "bundle/ has no images of this stack"
     if all(one.facts for one in images):
         return None
     docker = settings.arguments.get("bootstrap") == "docker"
@@ -44,8 +44,8 @@ def ensure(wanted: Image, settings: ImageSettings) -> dict[str, Any]:
     Concurrent calls build it once. Raises ParbenchError.
     """
     apptainer.require(f"the image {wanted.label} is needed")
-    # Starting from the file decompresses it each time: importing torch takes 6.4 s instead of 2.8.
-    # The base image is never started, so it is not unpacked.
+    # A start from the file decompresses it: importing torch takes 6.4 s instead of 2.8. The base
+    # image is never started, so it is not unpacked.
     unpack = settings.unpack and wanted.parent is not None
     if wanted.facts is None or (unpack and not wanted.is_unpacked):
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
@@ -60,9 +60,9 @@ def ensure(wanted: Image, settings: ImageSettings) -> dict[str, Any]:
 
 
 def recheck(wanted: Image) -> None:
-    """Forget an unpacked image whose files were changed or deleted, as clean-ups of disks do.
+    """Discard an unpacked image whose files were changed or deleted, as by a disk clean-up.
 
-    The next cell unpacks it again. Looks only at names, sizes and times.
+    The next cell unpacks it again. Compares only names, sizes and times.
     """
     record = wanted.beside(".unpacked.json")
     if (
@@ -109,7 +109,7 @@ def work_folders(*more: Path) -> list[Path]:
 
 
 def of_sides(cell: Cell | Pair, plan: Path) -> list[dict[str, Any] | None]:
-    """Ensure the image of each side of ``cell`` and return their facts; None without image.
+    """Build the image of each side of ``cell`` if needed; return their facts, None on the host.
 
     ``plan``: results/plan/images.json, written by the workflow.
     """

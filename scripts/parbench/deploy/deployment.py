@@ -1,6 +1,6 @@
-"""Where a cell's software comes from: an image, the host's environment, or a Python of the user's.
+"""Resolve where a cell's software comes from: an image, the host, or the user's own Python.
 
-`auto` takes images only if they are there, since building them takes long and much room. It is
+`auto` chooses images only if they exist, since building them takes much time and space. It is
 resolved once per work folder and kept in results/deployment.json, so that the cells of a study do
 not change when somebody builds images, or installs or removes Apptainer.
 """
@@ -25,9 +25,9 @@ from parbench.software import Software
 class Deployment:
     """Where the software of a configuration's cells comes from.
 
-    ``label``: what cells say of it, apptainer, host or that of a Python of the user's own, the
-    ``interpreter``; ``reason``: why it is this one; ``auto``: whether the configuration left it
-    open.
+    ``label``: the `deployment` of cells: apptainer, host, or the label of ``interpreter``, the
+    user's own Python; ``reason``: why this one was chosen; ``auto``: whether the configuration
+    leaves the choice to parbench.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Deployment:
         return None if self.interpreter is None else self.interpreter.path
 
     def __str__(self) -> str:
-        """Say where cells run, and why."""
+        """Return where cells run, and why, as a sentence."""
         if self.interpreter is not None:
             return f"cells run with {self.stack}: {self.reason}"
         place = "in Apptainer images" if self.in_images else "in this machine's own environment"
@@ -56,8 +56,8 @@ class Deployment:
 
 
 def of_python(path: str, settings: ImageSettings) -> Deployment:
-    """Return the deployment in the Python at ``path``; ParbenchError if it cannot run cells."""
-    # Links stay: the program of a virtual environment is one.
+    """Return the deployment with the Python at ``path``; ParbenchError if it cannot run cells."""
+    # Links are not resolved, since the program of a virtual environment is one.
     found = interpreter.required(os.path.abspath(user_path(path)))
     reason = "`deployment` says so"
     return Deployment(found.label, found.stack, settings, reason, interpreter=found)
@@ -69,10 +69,10 @@ def resolve(
     settings: ImageSettings,
     typed: bool = False,
 ) -> Deployment:
-    """Return the deployment that the configuration's ``asked`` means here.
+    """Return the deployment that ``asked``, of the configuration, means on this machine.
 
-    ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
-    for and none runs here; it never falls back.
+    ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images are
+    requested and cannot run; there is no fallback.
     """
     why = "deployment: apptainer"
     if asked != "auto":
@@ -90,7 +90,7 @@ def resolve(
 
 
 def _found(stack: str, settings: ImageSettings) -> tuple[str, str]:
-    """Return the label that this machine suggests, and the reason."""
+    """Return the label that `auto` chooses on this machine, and the reason."""
     installed = apptainer.probe()
     problem = installed.problem or containers.obstacle(stack, settings)
     if problem is not None:
@@ -113,8 +113,7 @@ def keep(deployment: Deployment, typed: bool) -> None:
 
 
 class DeployedSoftware(Software):
-    """The software available to cells of ``deployment``: in images, on the host, or that of a
-    Python of the user's own."""
+    """The software available to cells of ``deployment``: images, the host, or the user's Python."""
 
     def __init__(self, deployment: Deployment):
         self.in_images = deployment.in_images
@@ -123,7 +122,7 @@ class DeployedSoftware(Software):
         self.elsewhere = self.in_images or self.interpreter is not None
 
     def without_horovod(self) -> str | None:
-        """Return why cells have no Horovod; None if they have it, as in the images that need it."""
+        """Return why cells cannot use Horovod; None if they can, as in images."""
         if self.interpreter is not None:
             return self._missing("horovod")
         return None if self.in_images else super().without_horovod()
@@ -148,22 +147,22 @@ class DeployedSoftware(Software):
         return None if self.interpreter is None else self._missing(*_modules(cell))
 
     def _missing(self, *modules: str) -> str | None:
-        """Return what the user's own Python lacks; None without one."""
+        """Return which of ``modules`` the user's own Python lacks; None without such a Python."""
         missing = self.interpreter and self.interpreter.missing(modules)
         return missing and f"needs {', '.join(modules)}, and {missing}"
 
     def without_programs(self) -> str | None:
-        """Return why programs of the user's own cannot run: images do not hold them."""
+        """Return why the user's own programs cannot run, which images do not have, or None."""
         if not self.in_images:
             return None
-        return "a program of one's own is in no image: deployment: host in config.yaml runs it"
+        return "images do not have your own programs: set deployment: host in config.yaml"
 
     def without_spark(self) -> str | None:
-        """Return why cells have no Spark, with its Java; None if they have it."""
+        """Return why cells cannot use Spark and its Java; None if they can."""
         return None if self.in_images else super().without_spark()
 
     def without_compiler(self) -> str | None:
-        """Return why torch.compile has no compiler; None if it has one, as in images."""
+        """Return why torch.compile cannot work; None if it can, as in images."""
         return None if self.in_images else super().without_compiler()
 
     def without_headers(self, include: str) -> str | None:
@@ -197,10 +196,10 @@ def _modules(cell: Cell) -> list[str]:
 
 
 class CompletedSoftware(DeployedSoftware):
-    """The same, but what is asked about and lacks is added to the host's environment first.
+    """The same, but whatever is asked for and missing is added to the host's environment first.
 
-    Only for programs that run before Snakemake does: nothing is timed then. A Python that is not
-    an environment of parbench stays as it is.
+    Use it only in programs that run before Snakemake, when nothing is timed. A Python that is not
+    an environment of parbench is not changed.
     """
 
     def __init__(self, deployment: Deployment):
@@ -208,12 +207,12 @@ class CompletedSoftware(DeployedSoftware):
         self.stack = host_environment.entered()
 
     def without_horovod(self) -> str | None:
-        """Return why cells have no Horovod although it was asked for; None if they have it."""
+        """Add Horovod if it is missing; return why cells still cannot use it, or None."""
         self._add("horovod", super().without_horovod())
         return super().without_horovod()
 
     def without(self, name: str, module: str) -> str | None:
-        """Return why cells lack optional packages although they were asked for, or None."""
+        """Add optional packages that are missing; return why cells still lack them, or None."""
         self._add(name, super().without(name, module))
         return super().without(name, module)
 

@@ -56,7 +56,7 @@ def _as(kind: type[_Kind], value: Any) -> _Kind:
     try:
         cell = cells.of(value)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"no cell of this version ({error})") from None
+        raise ValueError(f"not a cell of this version ({error})") from None
     if not isinstance(cell, kind):
         raise ValueError(f"a {type(cell).__name__.lower()}, and not a {kind.__name__.lower()}")
     return cell
