@@ -352,8 +352,8 @@ def test_images_become_what_a_viewer_shows(folder, tmp_path):
     assert described["notes"][1:] == [
         "2 of 13 images: turned as the orientation in its EXIF data says",
         "3 of 13 images: transparent parts are shown on white",
-        "1 of 13 images: of 16 bits a channel the upper 8 are read",
-        "1 of 13 images: of several frames the first is read",
+        "1 of 13 images: only the upper 8 of 16 bits per channel are read",
+        "1 of 13 images: only the first of several frames is read",
     ]
 
 
@@ -486,15 +486,15 @@ BROKEN_FOLDERS = {
     ),
     "a link to nothing": (
         lambda root: (root / "train/b/3.png").symlink_to("../../away.png"),
-        "train/b/3.png: a link to ../../away.png, which is not there; correct or delete the link",
+        "train/b/3.png: a link to ../../away.png, which does not exist; correct or delete the link",
     ),
     "a class linked to itself": (
         lambda root: (root / "train/c").symlink_to("c"),
-        "train/c: a link to c, which is not there",
+        "train/c: a link to c, which does not exist",
     ),
     "links in a circle": (
         lambda root: (root / "train/b/all").symlink_to(".."),
-        "all/b: a link to a folder that it lies in; delete the link",
+        "all/b: a link to a folder that contains it; delete the link",
     ),
     "a pipe": (
         lambda root: os.mkfifo(root / "train/b/3.png"),
@@ -524,7 +524,7 @@ BROKEN_FOLDERS = {
     ),
     "16 bits": (
         lambda root: Image.new("I;16", (6, 4)).save(root / "train/b/3.png"),
-        "its pixels are I;16; only 8 bits a channel are read",
+        "its pixels are I;16; only 8 bits per channel are read",
     ),
 }
 
@@ -549,7 +549,7 @@ GOOD = {"kind": "cifar10-binary", "size": 1, "sha256": "a" * 64}
     ("spec", "message"),
     [
         (dict(SYNTHETIC, seed=1.0), "Input should be a valid integer"),
-        (dict(SYNTHETIC, test_samples=4), "test_samples must be 5 or more, one a class"),
+        (dict(SYNTHETIC, test_samples=4), "test_samples must be at least 5, one per class"),
         (GOOD, r"the key 'urls' \(mirrors of the archive\) is missing; add it, or path"),
         ({**GOOD, "urls": ["ftp://x/y"]}, "urls.0"),
         ({**GOOD, "urls": ["http://me:pw@h/x"]}, "urls.0"),

@@ -217,4 +217,4 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
     said = work.parbench("why", *of_study, who).stdout
     assert f"the weights that {trainer} trained changed" in said
     (cells / trainer / saved_weights.DIGEST).unlink()
-    assert "its weights, and they were not kept" in work.parbench("why", *of_study, trainer).stdout
+    assert "its weights, but they were not kept" in work.parbench("why", *of_study, trainer).stdout

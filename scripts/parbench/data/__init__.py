@@ -1,3 +1,3 @@
 """Datasets and published weights: from entries of config.yaml to safetensors files with a
-digest.json. Planning checks the entries, scripts/ write the files, training loads them.
+digest.json. Planning checks the entries, this package writes the files, training loads them.
 """

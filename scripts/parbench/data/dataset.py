@@ -1,4 +1,4 @@
-"""Download, verify and convert one dataset: from an entry of config.yaml's ``datasets`` to
+"""Download, verify and convert one dataset, from an entry of config.yaml's ``datasets`` to
 data.safetensors and digest.json.
 
 Neither downloads nor local files are trusted: size and SHA-256 are checked before a file is opened,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
     """Write the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
-    from parbench.data import source  # needs pydantic, which a bare machine lacks
+    from parbench.data import source  # needs pydantic, which may be missing
 
     kind = source.load(spec["kind"])
     told = {"dataset": name, "kind": spec["kind"], "made_from": source.made_from(spec)}
@@ -39,10 +39,10 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
 
 def _convert(told: dict[str, Any], read: Images | Texts, out: Path, digest: Path) -> dict[str, Any]:
     """Write data.safetensors to ``out``, then its description, which begins with ``told``, to
-    ``digest``; return the latter.
+    ``digest``; return the description.
 
-    Both are written to temporary files and renamed. The description comes last, so that a mismatch
-    with the data is always detected.
+    Both are written to temporary files and renamed. The description is written last, so that a
+    mismatch with the data is always detected.
     """
     metadata = read.metadata()
     stored = {"classes": read.classes, **metadata}
@@ -72,7 +72,8 @@ def _write_safetensors(
 ) -> None:
     """Write a safetensors file of int64, int32 and uint8 tensors, the same bytes every time.
 
-    Not by the library, which keeps metadata in a hash map: its order differs from run to run.
+    The safetensors library is not used, since it keeps metadata in a hash map, whose order differs
+    from run to run.
     """
     import numpy as np
 
@@ -99,10 +100,10 @@ def _write_safetensors(
 def local_digest(spec: dict[str, Any], kept: Path, digest: Path) -> str | None:
     """Return the SHA-256 of a local folder's current content; None if the entry pins its source.
 
-    Reading all images takes long: the file ``kept`` caches the answer until an image is another
-    file or has another size or time. For a missing folder, the answer comes from ``digest``, the
-    description of the converted data; None if that is missing, too. ParbenchError if the folder
-    cannot be read.
+    Reading all images takes long, so the file ``kept`` caches the result until an image is another
+    file or has another size or time. If the folder is missing, the result comes from ``digest``,
+    the description of the converted data; None if that is missing, too. Raises ParbenchError if the
+    folder cannot be read.
     """
     from parbench.data import source
 
@@ -128,7 +129,7 @@ def local_digest(spec: dict[str, Any], kept: Path, digest: Path) -> str | None:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """Return what changes with the bytes of a file or, if it is reached by links, with these."""
+    """Return values that change with the bytes of a file, or with the links that lead to it."""
     status = path.stat()
-    changes = status.st_mtime_ns, status.st_ctime_ns  # a program may set the former
+    changes = status.st_mtime_ns, status.st_ctime_ns  # programs can set the modification time
     return [str(path), status.st_ino, status.st_size, *changes]

@@ -1,7 +1,7 @@
 """Batches of images that stay on disk, for datasets larger than a device's or machine's memory.
 
-One thread, on the cores of the training process, reads ahead: while a step computes, the images of
-the next ones are read and, for a GPU, laid into pinned memory.
+One thread, on the cores of the training process, reads ahead: while a step computes, it reads the
+images of the next steps, for a GPU into pinned memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 
 from parbench.data import loader
 
-AHEAD = 2  # batches that are read before they are asked for
+AHEAD = 2  # number of batches that are read before they are needed
 
 
 class DiskInput:
     """The counterpart of loader.Augment, with the same arguments, whose images stay on disk.
 
-    Its crops and flips have the same bits. ``waited``: seconds in which steps waited for images
-    that were being read ahead, as those of all timed steps are.
+    Its crops and flips give the same bits. ``waited``: seconds that steps waited for images that
+    were being read ahead, as the images of all timed steps are.
     """
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
@@ -38,8 +38,8 @@ class DiskInput:
         batches: Iterable[tuple[torch.Tensor, int]],
         shares: Callable[[torch.Tensor], Iterable[torch.Tensor]],
     ) -> Iterator[tuple[torch.Tensor, int]]:
-        """Yield ``batches`` (sample indices and epoch), of which this rank will ask for ``shares``,
-        and read the next ones meanwhile."""
+        """Yield ``batches`` (sample indices and epoch), while the next ones are read; ``shares``
+        returns the parts of a batch that this rank will request."""
         for _, reading in self._read:
             reading.cancel()
         self._read.clear()
@@ -58,7 +58,7 @@ class DiskInput:
         return self._reader.submit(self._data.on_disk[part].read, indices, pinned)
 
     def _taken(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return training images that were read ahead, or else are read now."""
+        """Return training images that were read ahead, else read them."""
         if not (self._read and torch.equal(self._read[0][0], indices)):
             return self._submit("train", indices).result()
         began = time.perf_counter()
@@ -75,7 +75,7 @@ class DiskInput:
         return self._finish(images), self._data.train_labels.index_select(0, indices)
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what loader.Augment.test_batch returns, read now."""
+        """Return what loader.Augment.test_batch returns, reading it from disk."""
         read = self._submit("test", torch.arange(start, stop)).result()
         images = read.to(self._device, non_blocking=True)
         return self._finish(images), self._data.test_labels[start:stop]

@@ -1,4 +1,4 @@
-"""Fetch a file that is pinned by its digest from mirrors into the cache, by pooch."""
+"""Fetch a file that is pinned by its digest from mirrors into the cache, with pooch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from parbench import cache
 from parbench.cache import print_message
 from parbench.errors import ParbenchError
 
-# No user name in an address: it would end up in reports.
+# An address must not contain a user name, which would end up in reports.
 ADDRESS = r"^(https?://[^/@]+/|file:///)."
 TIMEOUT = 30  # seconds without a byte, after which a mirror counts as stalled
 
-bar = functools.partial(tqdm, mininterval=5, delay=1)  # updated rarely: a job's output is its log
+bar = functools.partial(tqdm, mininterval=5, delay=1)  # slow updates, as in a log
 
 
 def fetch(urls: list[str], size: int | None, known: str) -> Path:
-    """Return the path of a verified copy of a file: from the cache or the first mirror with it.
+    """Return the path of a verified copy of a file: from the cache or the first mirror that has it.
 
-    ``known`` is its SHA-256, or its MD5 (told by the length) if only that is published; ``size`` is
-    None if unknown. A file:// address is used in place. If all mirrors fail, ParbenchError lists
-    each with the reason.
+    ``known`` is its SHA-256, or its MD5 (recognised by the length) if only that is published;
+    ``size`` is in bytes, None if unknown. A file:// address is used in place. If all mirrors fail,
+    raises ParbenchError, which lists each with the reason.
     """
     reasons = []
     for url in urls:
@@ -49,7 +49,7 @@ def fetch(urls: list[str], size: int | None, known: str) -> Path:
 
 
 def verify(path: Path, size: int | None, known: str) -> Path:
-    """Return ``path`` if its size and digest are as expected; else ValueError says what differs."""
+    """Return ``path``. Raises ValueError, which says what differs, if size or digest is wrong."""
     if not path.is_file():
         raise ValueError(
             "it is a folder, a file is expected"
@@ -69,7 +69,7 @@ def verify(path: Path, size: int | None, known: str) -> Path:
     return path
 
 
-# What is often found under the name of another file.
+# What a file often is instead of what was expected.
 _STARTS = {
     b"<": "a web page, such as one that asks to log in",
     b"version https://git-lfs": "a pointer of Git LFS, which `git lfs pull` replaces by the file",
@@ -91,12 +91,12 @@ def _kind(known: str) -> str:
 def _download(url: str, size: int | None, known: str) -> Path:
     """Download the file at an http(s) address into the cache, unless a valid copy is there.
 
-    ValueError if the bytes differ, OSError if the network or the disk fails.
+    Raises ValueError if the bytes differ, OSError if the network or the disk fails.
     """
     import pooch
 
-    paths = ssl.get_default_verify_paths()  # this machine's certificates, not only certifi's
-    # pooch declares a bool, and takes a bar, too.
+    paths = ssl.get_default_verify_paths()  # this machine's certificates besides certifi's
+    # pooch's annotation is a bool, but it also accepts a bar.
     progress: Any = bar(total=size, desc="download", unit="B", unit_scale=True)
     downloader: Any = pooch.HTTPDownloader(
         progressbar=progress,

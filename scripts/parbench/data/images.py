@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all with 8 bits a channel
-# Of Pillow's decoders; others run programs (EPS) or are seldom used, and so seldom tested.
+MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all have 8 bits per channel
+# The allowed decoders of Pillow; others run programs (EPS) or are rarely used, so rarely tested.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-BACKGROUND = "white"  # of transparent images
+BACKGROUND = "white"  # the background of transparent images
 
 
 @dataclass(frozen=True)
 class Images:
     """A dataset before conversion: images uint8 [N, 3, H, W], labels int64 [N].
 
-    ``source`` says in words where it came from; ``source_sha256`` is the digest of its bytes.
-    ``notes``: sentences about what was passed over or changed.
+    ``source`` describes where it came from; ``source_sha256`` is the digest of its bytes.
+    ``notes``: sentences about files that were ignored or changed.
     """
 
     train_images: np.ndarray
@@ -49,12 +49,13 @@ class Images:
         return {name: getattr(self, name) for name in names}
 
     def metadata(self) -> dict[str, Any]:
-        """Return what is stored beside the tensors: each channel's mean and standard deviation."""
+        """Return the metadata stored with the tensors: each channel's mean and standard
+        deviation."""
         mean, std = _moments(self.train_images)
         return {"mean": mean, "std": std}
 
     def described(self) -> dict[str, Any]:
-        """Return what digest.json says about images only."""
+        """Return the fields of digest.json that only image datasets have."""
         notes = {"notes": list(self.notes)} if self.notes else {}
         return {"image_shape": list(self.train_images.shape[1:]), **notes}
 
@@ -62,7 +63,7 @@ class Images:
 def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
 
-    From integer sums, so that every machine gets the same last digit.
+    They are computed from integer sums, so that every machine gets the same last digit.
     """
     import numpy as np
 
@@ -78,8 +79,8 @@ def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def class_name(folder: str) -> str:
-    """Return the class of images in a folder of this name: the name in the Unicode form NFC, which
-    one system writes as another does not.
+    """Return the class of the images in a folder of this name: the name in the Unicode form NFC, as
+    systems differ in the form that they write.
     """
     return unicodedata.normalize("NFC", folder)
 
@@ -94,8 +95,9 @@ def decoded(
 ) -> Images:
     """Decode the files ``train`` and ``test``, each a path with its class.
 
-    ``shown`` may show the progress. ``side``: resize the middle square of each image to this many
-    pixels. ParbenchError names a file that is invalid.
+    ``shown`` wraps an iterable of the given length to show progress. ``side``: resize the middle
+    square of each image to this many pixels. Raises ParbenchError, which names the file, for an
+    invalid file.
     """
     import numpy as np
 
@@ -108,7 +110,7 @@ def decoded(
         return _decode(path, side)
 
     notes: Counter[str] = Counter()
-    # What Pillow warns of is recorded, not printed; threads share the record.
+    # Pillow's warnings are recorded, not printed; threads share the record.
     with warnings.catch_warnings(record=True) as warned, ThreadPoolExecutor(4) as pool:
         warnings.simplefilter("always")
         shape = pixels(paths[0])[0].shape
@@ -139,14 +141,14 @@ def decoded(
 def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
     """Return an array for ``count`` images, in a temporary file: they may be larger than memory.
 
-    ParbenchError if there is not enough memory for it.
+    Raises ParbenchError if there is not enough room for it.
     """
     import numpy as np
 
     size = count * math.prod(shape)
     try:
         with tempfile.TemporaryFile() as file:
-            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process later
+            if hasattr(os, "posix_fallocate"):  # otherwise a full disk would end the process later
                 os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, np.uint8, "w+", shape=(count, *shape))
     except OSError as error:
@@ -159,7 +161,7 @@ def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
 
 def _decode(path: PurePath, side: int | None) -> tuple[np.ndarray, list[str]]:
     """Return the pixels of an image file as RGB uint8 [3, H, W], as a viewer shows them, and notes
-    on what it was.
+    on how they were converted. Raises ParbenchError if it cannot be read.
     """
     import numpy as np
     from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -170,12 +172,12 @@ def _decode(path: PurePath, side: int | None) -> tuple[np.ndarray, list[str]]:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
                 raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels")
             if image.mode not in MODES:
-                raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
+                raise ValueError(f"its pixels are {image.mode}; only 8 bits per channel are read")
             if any(";16" in str(tile.args) for tile in image.tile):
-                notes.append("of 16 bits a channel the upper 8 are read")
+                notes.append("only the upper 8 of 16 bits per channel are read")
             if getattr(image, "n_frames", 1) > 1:
-                notes.append("of several frames the first is read")
-            # Before the pixels are read, since that turns a TIFF.
+                notes.append("only the first of several frames is read")
+            # Checked before the pixels are read, since reading turns a TIFF.
             if image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9):
                 notes.append("turned as the orientation in its EXIF data says")
             ImageOps.exif_transpose(image, in_place=True)
@@ -190,7 +192,7 @@ def _decode(path: PurePath, side: int | None) -> tuple[np.ndarray, list[str]]:
             f"{path}: not a readable image (empty, or none of {', '.join(FORMATS)}); replace or "
             "remove it"
         ) from None
-    except Exception as error:  # decoders raise anything for bad input
+    except Exception as error:  # decoders raise any error for bad input
         raise ParbenchError(
             f"{path}: not a readable image ({error or type(error).__name__}); replace or remove it"
         ) from None

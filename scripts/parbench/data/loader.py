@@ -22,8 +22,8 @@ from parbench.errors import ParbenchError
 
 PARTS = ("train", "test")
 PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
-# As in torchvision's transforms of its published weights.
-# Mean and deviation of each channel, by what a cell says instead of those of its dataset.
+# Mean and standard deviation of each channel, by the name with which a cell replaces those of its
+# dataset. As in torchvision's transforms for its published weights.
 MOMENTS = {
     "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "none": ([0.0] * 3, [1.0] * 3),
@@ -44,7 +44,8 @@ class Dataset:
     For texts, ``images`` are padded tokens, int32 [N, max_length], of ``vocabulary``; their
     ``lengths`` [N] are on the CPU.
 
-    Images that stay ``on_disk``, by part, are read from there; tensors of images are then empty.
+    ``on_disk``: by part, images that stay on disk and are read from there; tensors of images are
+    then empty.
     """
 
     train_images: torch.Tensor
@@ -61,7 +62,7 @@ class Dataset:
     on_disk: dict[str, Rows] | None = None
 
     def without_train_images(self) -> Dataset:
-        """Return it without its training images, for who holds these in another form."""
+        """Return a copy without training images, for a caller that holds them in another form."""
         return replace(self, train_images=self.train_images[:0].clone())
 
     def require_every_class(self) -> None:
@@ -87,12 +88,13 @@ def load(
     max_length: int | None = None,
     keeps_on_disk: bool = False,
 ) -> Dataset:
-    """Read ``folder``/data.safetensors onto ``device``; images that it ``keeps_on_disk`` later.
+    """Return the dataset in ``folder``/data.safetensors, on ``device``, or with images on disk.
 
     ``train_samples`` and ``test_samples`` select a class-balanced subset that depends only on the
     file (see ``balanced``); None takes all. ``verify`` first compares the file's SHA-256 with
     digest.json: a process may skip it only if another one on its node has just done so.
     ``vocabulary`` is the kind of tokens that a text model takes, at most ``max_length`` per text.
+    ``keeps_on_disk``: leave images in the file, to be read batch by batch.
 
     Raises ParbenchError, with the file and a remedy, if a file is missing, damaged or differs from
     its digest, or if more samples are asked for than there are.
@@ -139,7 +141,7 @@ def _read(
 ) -> tuple[dict[str, torch.Tensor], dict]:
     """Return the tensors and the other fields of a converted dataset, by their names in Dataset.
 
-    ParbenchError if it holds images and texts are asked for, or the reverse.
+    Raises ParbenchError if it holds images and texts are requested, or the reverse.
     """
     with safe_open(path, framework="pt", device="cpu") as file:
         metadata = file.metadata()
@@ -170,7 +172,7 @@ def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:
     ``labels`` is int64 [N] on the CPU. A class that has run out is skipped. Choices are nested (a
     smaller n gives a subset of a larger one's), and n = N gives every position.
     """
-    turn = torch.empty_like(labels)  # how many samples of its class precede this one
+    turn = torch.empty_like(labels)  # for each sample, how many of its class precede it
     for label in labels.unique():
         members = (labels == label).nonzero().squeeze(1)
         turn[members] = torch.arange(len(members))
@@ -181,8 +183,8 @@ def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:
 def order(seed: int, epoch: int, n: int) -> torch.Tensor:
     """Return the order of ``n`` training samples in ``epoch``: a permutation, int64 [n] on the CPU.
 
-    It depends on its arguments only. torch.randperm would not do: its stream may change between
-    releases. The hash gives distinct keys, so sorting meets no ties.
+    It depends only on its arguments. torch.randperm is not used, since its stream may change
+    between releases. The hash gives distinct keys, so sorting has no ties.
     """
     return torch.argsort(_hash(_key(_ORDER, seed, epoch), torch.arange(n)))
 
@@ -211,7 +213,7 @@ def draws(
     return top, left, (bits >> 42) & 1
 
 
-MIRRORED = 1024  # images at a time
+MIRRORED = 1024  # number of images to mirror at a time
 
 
 class Augment:
@@ -229,7 +231,7 @@ class Augment:
         self._seed = seed
         self._size = image_size
         self._augment = augment
-        self._epoch: int | None = None  # whose crops are drawn
+        self._epoch: int | None = None  # the epoch whose crops are drawn
         device = dataset.train_images.device
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         std = torch.tensor(dataset.std, dtype=torch.float64)
@@ -241,10 +243,10 @@ class Augment:
             self._prepare_crops(dataset.train_images)
 
     def _prepare_crops(self, images: torch.Tensor) -> None:
-        # Every crop is 3 x H rows of W adjacent bytes of the padded set, or of the mirrored one
-        # behind it. `unfold` views all runs of W bytes as the rows of one table, without a copy, so
-        # that a batch is a single index_select of whole rows: six times as fast as indexing pixels.
-        # On a GPU, where small models wait for launches, a step counts few of them.
+        # Every crop is 3 x H rows of W adjacent bytes of the padded images, or of the mirrored ones
+        # behind them. `unfold` views all runs of W bytes as the rows of one table, without a copy,
+        # so that a batch is a single index_select of whole rows: six times as fast as indexing
+        # pixels. It also launches few kernels, which small models on a GPU would wait for.
         count, channels, height, width = images.shape
         self._padded_width = width + 2 * PADDING
         plane = (height + 2 * PADDING) * self._padded_width
@@ -252,7 +254,7 @@ class Augment:
         padded = torch.zeros(shape, dtype=images.dtype, device=images.device)
         inner = padded[..., PADDING:-PADDING, PADDING:-PADDING]
         inner[0] = images
-        for part in range(0, count, MIRRORED):  # without a second copy of all
+        for part in range(0, count, MIRRORED):  # in parts, to avoid a second copy of all images
             inner[1, part : part + MIRRORED] = images[part : part + MIRRORED].flip(-1)
         self._row_table = padded.view(-1).unfold(0, width, 1)
         self._sample_stride = channels * plane
@@ -279,10 +281,10 @@ class Augment:
         return self.finish(images), self._data.test_labels[start:stop]
 
     def _draw(self, epoch: int) -> None:
-        """Draw where the crop of each training sample begins in ``_row_table``."""
+        """Draw the row of ``_row_table`` at which the crop of each training sample begins."""
         samples = torch.arange(len(self._data.train_labels), device=self._data.train_labels.device)
         top, left, flip = draws(self._seed, epoch, samples)
-        # In a mirrored image what was left of the crop is right of it.
+        # In a mirrored image, what was left of the crop is to its right.
         left = left + flip * (2 * PADDING - 2 * left)
         images = (samples + flip * len(samples)) * self._sample_stride
         self._corners = images + top * self._padded_width + left
@@ -297,7 +299,7 @@ class Augment:
         return self._row_table.index_select(0, rows).view(shape)
 
     def finish(self, images: torch.Tensor) -> torch.Tensor:
-        """Return uint8 images [B, 3, H, W] as a model takes them: normalised, float32, resized."""
+        """Return uint8 images [B, 3, H, W] as float32 [B, 3, S, S], normalised and resized."""
         images = images.float().mul_(self._scale).add_(self._shift)
         size = (self._size, self._size)
         if images.shape[2:] == size:
@@ -372,7 +374,7 @@ def _mix_word(word: int) -> int:
 
 
 def _key(*parts: int) -> int:
-    """Return one 64-bit key of several integers, in Python: it costs the device nothing."""
+    """Return one 64-bit key of several integers, computed in Python, not on the device."""
     key = 0
     for part in parts:
         key = _mix_word((key + (part & _WORD) * _GOLDEN + _GOLDEN) & _WORD)

@@ -1,4 +1,4 @@
-"""Batches as most published code makes them: from PIL images by torchvision's transforms.
+"""Batches made as in most published code: from PIL images by torchvision's transforms.
 
 Like a DataLoader without workers, it makes one sample at a time in the training process, on one
 core, while the device waits. Crops and flips are those of loader.Augment, so that the two inputs
@@ -43,11 +43,12 @@ class PilInput:
         return self._batch(self._test[start:stop], []), self._data.test_labels[start:stop]
 
     def _batch(self, images, drawn: list[list[int]]) -> torch.Tensor:
-        """Return float32 [B, 3, S, S] of ``images``, uint8 [H, W, 3], with their draws."""
+        """Return ``images``, each uint8 [H, W, 3], as float32 [B, 3, S, S]; ``drawn``: their
+        draws."""
         from PIL import Image
         from torchvision.transforms import functional as transforms
 
-        functional: Any = transforms  # it declares only tensors, but takes PIL images
+        functional: Any = transforms  # annotated for tensors only, but accepts PIL images
 
         tensors = []
         for at, pixels in enumerate(images):

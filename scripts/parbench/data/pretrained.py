@@ -15,7 +15,7 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     from torch import nn
 
-# Increase it when `parbench weights` makes other bytes of the same file: cells then train again.
+# Increase it when `parbench weights` makes other bytes from the same file; cells then train again.
 CONVERSION = 1
 WEIGHTS, DIGEST = "weights.safetensors", "digest.json"
 
@@ -32,8 +32,8 @@ def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> 
     """Load the published weights that ``cell`` asks for, if any, into ``blocks``.
 
     A classifier with another number of classes, or a head that the published file lacks, keeps its
-    seeded weights. ``verify``: check the file's digest; once per node is enough. ParbenchError if
-    the file is not the cell's, is damaged or does not fit the model.
+    seeded weights. ``verify``: check the file's digest; once per node is enough. Raises
+    ParbenchError if the file is not the cell's, is damaged or does not fit the model.
     """
     published, weights_folder = cell.model.pretrained, folder(cell, data)
     if published is None or weights_folder is None:

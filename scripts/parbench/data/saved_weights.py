@@ -28,21 +28,22 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
 
 
 def lacking(cell: Cell | Pair, cells: Path) -> str | None:
-    """Return that ``cell``, whose weights others predict with, did not keep them; else None.
+    """Return a message if other cells need the weights of ``cell`` but it did not keep them; else
+    None.
 
     ``cells``: the folder of all cells.
     """
     path = cells / cell.id / DIGEST
     if isinstance(cell, Pair) or not cell.run.keeps_weights or path.exists():
         return None
-    return f"another cell predicts with its weights, and they were not kept ({path})"
+    return f"another cell predicts with its weights, but they were not kept ({path})"
 
 
 def load(model: nn.Module, cell: Cell, data: Path) -> str:
     """Load the weights that ``cell.trained_by`` trained into ``model``; return their digest.
 
     Tensors are matched by order, since strategies name them differently. ``data`` is the dataset's
-    folder, results/data/<name>. ParbenchError if they are missing or another model's.
+    folder, results/data/<name>. Raises ParbenchError if they are missing or another model's.
     """
     import torch
     from safetensors import SafetensorError

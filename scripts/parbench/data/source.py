@@ -1,7 +1,7 @@
 """Where a dataset comes from: an entry of config.yaml's ``datasets`` table, read by its kind.
 
-The kind ``image-folder`` is the class ``Kind`` of kinds/image_folder.py. Planning checks entries
-with kinds, so they import numpy only where they read data.
+The kind ``image-folder`` is the class ``Kind`` of kinds/image_folder.py. Planning imports kinds to
+check entries, so kinds import numpy only where they read data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
     kind: str
     HOLDS: ClassVar[str] = "images"  # or texts
     # Increase it, in a kind, when the same source gives other bytes: its datasets are then
-    # converted, and their cells trained, again. Other changes to the code affect no result.
+    # converted again, and their cells trained again. Other changes to the code rerun nothing.
     CONVERSION: ClassVar[int] = 1
 
     def folder(self) -> Path | None:
@@ -40,7 +40,7 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         raise NotImplementedError
 
     def read(self) -> Images | Texts:
-        """Return the dataset. ParbenchError names a file that is invalid."""
+        """Return the dataset. Raises ParbenchError, which names the file, if one is invalid."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ def load(kind: str) -> type[Source]:
 
 
 def made_from(spec: Mapping[str, Any]) -> str:
-    """Return a digest of what decides a dataset's bytes besides a local folder's files: its entry
-    ``spec`` without mirrors, and the conversion of its kind."""
+    """Return a digest of what determines a dataset's bytes besides a local folder's files: its
+    entry ``spec`` without mirrors, and the conversion number of its kind."""
     entry = {key: value for key, value in spec.items() if key != "urls"}
     return digest([entry, load(spec["kind"]).CONVERSION])

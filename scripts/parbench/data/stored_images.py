@@ -17,10 +17,10 @@ class Rows:
     """The images of one part of a converted dataset, read by number; uint8 [N, 3, H, W]."""
 
     def __init__(self, path: Path, name: str, positions: torch.Tensor | None):
-        """Open the tensor ``name`` of the safetensors file ``path``; ``positions``: which of its
-        images are 0, 1, ...; None: all."""
+        """Open the tensor ``name`` of the safetensors file ``path``; ``positions``: the images to
+        number 0, 1, ...; None for all."""
         self._path, self._positions = path, positions
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  as long as the process
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  open until the process ends
         length = int.from_bytes(self._file.read(8), "little")
         entry = json.loads(self._file.read(length))[name]
         self._begin = 8 + length + entry["data_offsets"][0]
@@ -29,7 +29,7 @@ class Rows:
     def read(self, indices: torch.Tensor, pinned: bool = False) -> torch.Tensor:
         """Return the images ``indices`` (int64 [B], on the CPU), uint8 [B, 3, H, W] on the CPU.
 
-        ParbenchError if the file has become shorter.
+        Raises ParbenchError if the file has become shorter.
         """
         if self._positions is not None:
             indices = self._positions[indices]
@@ -39,5 +39,5 @@ class Rows:
             found = os.pread(self._file.fileno(), size, self._begin + index * size)
             if len(found) < size:
                 raise ParbenchError(f"{self._path}: ends too early; delete it and run again")
-            row[:] = np.frombuffer(found, np.uint8)  # by one thread, as torch would not
+            row[:] = np.frombuffer(found, np.uint8)  # copied by one thread, unlike with torch
         return images

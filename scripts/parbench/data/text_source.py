@@ -1,4 +1,4 @@
-"""Where datasets of texts come from: files of rows, and vocabularies, each pinned by its digest."""
+"""Sources of text datasets: files of rows, and vocabularies, each pinned by its digest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
     """A file that is pinned by its size and SHA-256."""
 
     urls: list[Annotated[str, Field(pattern=download.ADDRESS)]] = Field(
-        default=[], description="mirrors, tried in turn: of the file, or of an archive with it"
+        default=[],
+        description="mirrors of the file, or of an archive with it, tried in turn",
     )
-    member: str = Field(default="", description="its name in the zip archive that the urls give")
+    member: str = Field(default="", description="name of the file in the zip archive at the urls")
     archive_md5: str = Field(
         default="", pattern=r"^[0-9a-f]{32}$", description="MD5 of that archive"
     )
     path: str = Field(
-        default="", min_length=1, description="instead of a download: the file on this machine"
+        default="",
+        min_length=1,
+        description="path of a local file, instead of a download",
     )
     size: int | None = Field(default=None, ge=1, description="size of the file in bytes")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file")
@@ -47,7 +50,7 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         return self.path or self.urls[0]
 
     def content(self) -> bytes:
-        """Return the verified bytes. ParbenchError if they differ from the digest."""
+        """Return the verified bytes. Raises ParbenchError if they differ from the digest."""
         if self.path:
             path = files.user_path(self.path)
             try:
@@ -62,7 +65,7 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         try:
             with zipfile.ZipFile(archive) as opened:
                 content = opened.read(self.member)
-        # RuntimeError: encrypted.
+        # zipfile raises RuntimeError for an encrypted member.
         except (zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
             raise ParbenchError(
                 f"{archive}: {self.member} cannot be read from it ({error}); `member` names a file "
@@ -84,9 +87,10 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 def table(
     content: bytes, name: str, delimiter: str, columns: list[str], head: bool
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place of each row of a table, for messages, and its values of ``columns``. With
-    ``head`` the first row names the columns; else a row has exactly ``columns``, in this order.
-    Empty lines are skipped. ParbenchError names the line.
+    """Yield each row of a table: its place, for messages, and its values of ``columns``.
+
+    With ``head`` the first row names the columns; otherwise a row has exactly ``columns``, in this
+    order. Empty lines are skipped. Raises ParbenchError, which names the line.
     """
     is_quoted = delimiter != "\t"
     quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
@@ -118,7 +122,8 @@ def table(
 
 
 def _positions(names: list[str], columns: list[str], file: str) -> list[int]:
-    """Return where ``columns`` stand among ``names``, each once."""
+    """Return the positions of ``columns`` in ``names``. Raises ParbenchError unless each is there
+    once."""
     for column in columns:
         if (count := names.count(column)) != 1:
             raise ParbenchError(
@@ -133,12 +138,12 @@ def _positions(names: list[str], columns: list[str], file: str) -> list[int]:
 
 PUBLISHED = "https://huggingface.co/{}/resolve/main/{}"
 VOCABULARIES = {
-    "vocab.txt": File(  # of BERT, uncased
+    "vocab.txt": File(  # BERT's, uncased
         urls=[PUBLISHED.format("google-bert/bert-base-uncased", "vocab.txt")],
         size=231508,
         sha256="07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     ),
-    "vocab.json": File(  # of RoBERTa, as is the next one
+    "vocab.json": File(  # RoBERTa's, like the next one
         urls=[PUBLISHED.format("FacebookAI/roberta-base", "vocab.json")],
         size=798293,
         sha256="ed19656ea1707df69134c4af35c8ceda2cc9860bf2c3495026153a133670ab5e",
@@ -152,12 +157,12 @@ VOCABULARIES = {
 
 
 class TextSource(Source, frozen=True):
-    """An entry whose files hold texts; each kind reads them in its own way."""
+    """A dataset entry whose files hold texts; each kind reads them in its own way."""
 
     vocabularies: str = Field(
         default="",
         min_length=1,
-        description="instead of downloads: a folder of this machine with BERT's vocab.txt, and "
+        description="path of a local folder, instead of downloads, with BERT's vocab.txt and "
         "RoBERTa's vocab.json and merges.txt",
     )
     CLASSES: ClassVar[list[str]]
@@ -211,8 +216,8 @@ class TextSource(Source, frozen=True):
 class Parted(TextSource, frozen=True):
     """A source with one file for training and one for testing, read in the same way."""
 
-    train: File = Field(description="the file to train with")
-    test: File = Field(description="the file to test with")
+    train: File = Field(description="the file for training")
+    test: File = Field(description="the file for testing")
 
     def files(self) -> list[File]:
         """Return both files."""
@@ -228,7 +233,7 @@ class Parted(TextSource, frozen=True):
 
 
 def labelled(label: str, names: list[str], where: str) -> int:
-    """Return the index of ``label`` in ``names``. ParbenchError if it is not there."""
+    """Return the index of ``label`` in ``names``. Raises ParbenchError if it is not there."""
     if label not in names:
-        raise ParbenchError(f"{where}: the label {brief(label)!r} is none of {', '.join(names)}")
+        raise ParbenchError(f"{where}: the label {brief(label)!r} is not one of {', '.join(names)}")
     return names.index(label)

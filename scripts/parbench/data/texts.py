@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from tokenizers.implementations.base_tokenizer import BaseTokenizer
 
-# By kind of vocabulary: the padding, first, last and unknown tokens.
+# The padding, first, last and unknown tokens, by kind of vocabulary.
 SPECIAL = {
     "wordpiece": ("[PAD]", "[CLS]", "[SEP]", "[UNK]"),
     "bpe": ("<pad>", "<s>", "</s>", "<unk>"),
@@ -61,7 +61,7 @@ class Texts:
         return arrays
 
     def metadata(self) -> dict[str, Any]:
-        """Return what is stored beside the tensors, so that the file's digest covers it."""
+        """Return metadata stored with the tensors, so that the file's digest covers it."""
         vocabularies = {}
         for kind, tokenizer in self.tokenizers.items():
             pad, first, last, _ = map(tokenizer.token_to_id, SPECIAL[kind])
@@ -74,5 +74,5 @@ class Texts:
         }
 
     def described(self) -> dict[str, Any]:
-        """Return nothing: digest.json needs no more for texts."""
+        """Return nothing, as digest.json needs no further fields for texts."""
         return {}

@@ -1,4 +1,4 @@
-"""The tokens of a converted dataset of texts: their vocabulary, padded rows, and counts."""
+"""Tokens of a converted text dataset: their vocabulary, padded rows, and counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Vocabulary:
 
 
 def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary:
-    """Return the vocabulary ``kind`` of a converted dataset. ParbenchError if it has none."""
+    """Return the vocabulary ``kind`` of a converted dataset. Raises ParbenchError if it has
+    none."""
     vocabularies = json.loads(metadata.get("vocabularies", "{}"))
     if kind not in vocabularies:
         content = f"texts cut by {', '.join(vocabularies)}" if vocabularies else "images"

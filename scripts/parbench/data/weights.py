@@ -1,8 +1,8 @@
-"""Fetch, verify and rename one file of published weights: from an entry of config.yaml's
+"""Fetch, verify and rename one file of published weights, from an entry of config.yaml's
 ``weights`` to weights.safetensors, with the names of the model's own blocks, and digest.json.
 
-The SHA-256 is checked before a file is opened. From PyTorch's pickles only tensors are read
-(``weights_only``).
+The SHA-256 is checked before a file is opened. PyTorch's pickles are read with ``weights_only``,
+which accepts only tensors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
 from parbench.words import brief
 
-# The padding token of published vocabularies, by kind.
+# The id of the padding token in published vocabularies, by kind.
 PADDING = {"wordpiece": 0, "bpe": 1}
-HEADS = ("classifier.weight", "classifier.out_proj.weight")  # if the file has its own classes
+HEADS = (
+    "classifier.weight",
+    "classifier.out_proj.weight",
+)  # classifiers in published files
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def network(spec: dict) -> nn.Module:
 
 
 def read(spec: dict, path: Path) -> PublishedNetwork:
-    """Return the network of ``spec`` with the weights of ``path``. ParbenchError if unfit."""
+    """Return the network of ``spec`` with the weights of ``path``. Raises ParbenchError if they do
+    not fit."""
     try:
         tensors = _tensors(path)
         if models.vocabulary(spec["model"]):
@@ -100,7 +104,7 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
     head that a language model lacks."""
     from transformers import logging
 
-    logging.set_verbosity_error()  # no warning about a missing head
+    logging.set_verbosity_error()  # suppress the warning about a missing head
     logging.disable_progress_bar()
     name = spec["model"]
     sizes = [len(value) for key, value in tensors.items() if key.endswith("word_embeddings.weight")]
@@ -140,7 +144,7 @@ def classes(theirs: nn.Module) -> int:
 
 def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
     """Return the tensors of ``theirs`` by the names of the model's blocks, without a head that the
-    file lacks. ParbenchError if the two do not compute the same or the file lacks more.
+    file lacks. Raises ParbenchError if the two compute different outputs or the file lacks more.
     """
     model, given_options = models.load(spec["model"]), spec.get("options") or {}
     options = models.options(spec["model"], given_options)
@@ -151,15 +155,15 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
     their_state = theirs.network.state_dict()
     own_state, published = ours.state_dict(), list(their_state.values())
     if [_long(tensor) for tensor in own_state.values()] != [_long(tensor) for tensor in published]:
-        raise ParbenchError(f"{mismatch}: its tensors are others in number or shape")
-    # Matched by order. Equal shapes do not prove it right; equal outputs do.
+        raise ParbenchError(f"{mismatch}: its tensors differ in number or shape")
+    # Matched by order. Equal shapes do not prove the match right; equal outputs do.
     pairs = zip(own_state.items(), published, strict=True)
     tensors = {name: value.reshape(block.shape).contiguous() for (name, block), value in pairs}
     ours.load_state_dict(tensors)
     with torch.no_grad():
         output, expected = ours.eval()(theirs.sample), theirs.compute(theirs.sample)
     if not torch.allclose(output, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
-        raise ParbenchError(f"{mismatch}: with the same weights it computes something else")
+        raise ParbenchError(f"{mismatch}: with the same weights its output differs")
     missing = [
         name
         for name, their_name in zip(own_state, their_state, strict=True)
@@ -171,5 +175,5 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
 
 
 def _long(tensor: torch.Tensor) -> list[int]:
-    """Return the shape without dimensions of 1: a linear layer is a 1x1 convolution."""
+    """Return the shape without dimensions of 1, since a linear layer equals a 1x1 convolution."""
     return [side for side in tensor.shape if side > 1]

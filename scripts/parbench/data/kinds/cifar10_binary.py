@@ -40,14 +40,16 @@ class Kind(Source, frozen=True):
         default=[],
         min_length=1,
         description="mirrors of the archive (http://, https:// or file:///, without a user name), "
-        "tried in turn; the first stands as the source in digest.json, whichever answered",
+        "tried in turn; digest.json names the first as the source, whichever was used",
     )
     size: int = Field(ge=1, description="size of the archive in bytes")
     sha256: str = Field(
         pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the archive, in lower-case hexadecimal"
     )
     path: str = Field(
-        default="", min_length=1, description="instead of a download: the archive on this machine"
+        default="",
+        min_length=1,
+        description="path of a local archive, instead of a download",
     )
 
     @model_validator(mode="after")

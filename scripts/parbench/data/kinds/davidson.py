@@ -9,7 +9,7 @@ from pydantic import Field
 
 from parbench.data.text_source import File, TextSource, labelled, table
 
-TEST_SHARE = 10  # one in this many texts is for testing
+TEST_SHARE = 10  # one of so many texts is for testing
 
 
 class Kind(TextSource, frozen=True):
@@ -24,7 +24,8 @@ class Kind(TextSource, frozen=True):
         return [self.table]
 
     def rows(self) -> tuple[list, list]:
-        """Read the columns tweet and class; equal tweets fall into the same part."""
+        """Return the rows of both parts, from the columns tweet and class; equal tweets fall into
+        the same part."""
         rows = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
         parts: tuple[list, list] = [], []
         for where, (label, text) in rows:

@@ -12,7 +12,7 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     import numpy as np
 
-# Of the images and labels as bytes, so that it does not depend on the release of scikit-learn.
+# SHA-256 of the images and labels as bytes, which does not depend on the release of scikit-learn.
 SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 TEST_IMAGES = 360
 
@@ -20,7 +20,7 @@ TEST_IMAGES = 360
 class Kind(Source, frozen=True):
     """8x8 grey images with values 0..16, converted to CIFAR-10's shape and the range 0..255.
 
-    They are enlarged four times by bilinear interpolation; the three channels are equal.
+    They are enlarged fourfold by bilinear interpolation; the three channels are equal.
     """
 
     kind: Literal["digits"]
@@ -54,8 +54,8 @@ class Kind(Source, frozen=True):
 def _enlarged(grey: np.ndarray) -> np.ndarray:
     """Convert uint8 [N, 8, 8] of 0..16 to uint8 [N, 32, 32] of 0..255, bilinearly.
 
-    Repeating pixels would leave every 4x4 patch flat, without detail for a transformer with patches
-    of that size. Integer arithmetic, so that no library's rounding matters.
+    Repeated pixels would leave every 4x4 patch flat, without detail for a transformer with patches
+    of that size. Integer arithmetic makes the result independent of a library's rounding.
     """
     import numpy as np
 
@@ -73,7 +73,7 @@ def _test_part(labels: np.ndarray) -> np.ndarray:
     """Return a mask, bool [N], of TEST_IMAGES samples, each class in proportion to its size.
 
     Shares are rounded by the largest-remainder method, so that they add up. Each class gives the
-    samples whose indices have the smallest hashes: no random stream of a NumPy release matters.
+    samples whose indices have the smallest hashes, independent of NumPy's random streams.
     """
     import numpy as np
 

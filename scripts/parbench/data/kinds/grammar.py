@@ -12,7 +12,7 @@ from parbench import files
 from parbench.data.text_source import File, TextSource
 from parbench.data.texts import SPECIAL, Texts
 
-# The last word of a clause tells the class; one in four is drawn from any class.
+# The last word of a clause depends on the class; one in four is drawn from any class.
 TEMPLATES = {
     "praise": ("delightful", "brilliant", "charming", "superb", "moving", "clever", "graceful"),
     "blame": ("dreadful", "clumsy", "tedious", "shallow", "noisy", "careless", "bleak"),
@@ -35,12 +35,12 @@ class Kind(TextSource, frozen=True):
     train_samples: int = Field(ge=3, le=1_000_000, description="number of texts for training")
     test_samples: int = Field(ge=3, le=1_000_000, description="number of further texts for testing")
     seed: int = Field(
-        ge=0, lt=2**32, description="seed of the draw; the same one gives the same texts everywhere"
+        ge=0, lt=2**32, description="random seed; the same one gives the same texts everywhere"
     )
     CLASSES: ClassVar[list[str]] = list(TEMPLATES)
 
     def files(self) -> list[File]:
-        """Return no file: the texts are drawn."""
+        """Return no files, since the texts are drawn."""
         return []
 
     def read(self) -> Texts:
@@ -80,7 +80,7 @@ class Kind(TextSource, frozen=True):
 
 def _text(seed: int, part: int, at: int) -> str:
     """Return text number ``at`` of a part, of the class ``at`` modulo the number of classes."""
-    # Python guarantees the seeding by a string and the stream of `random()`, not other methods.
+    # Python guarantees the seeding by a string and the stream of `random()`, not of other methods.
     stream = Random(f"parbench grammar {seed} {part} {at}")  # noqa: S311
 
     def one(words: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Image files in train/<class>/ and test/<class>/, or in folders of classes that are split."""
+"""Image files in train/<class>/ and test/<class>/, or in <class>/ to be split."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from parbench.data.source import Source
 from parbench.errors import ParbenchError
 from parbench.words import brief
 
-# Those of torchvision's ImageFolder.
+# The same as those of torchvision's ImageFolder.
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test")
 LAYOUT = "images belong in train/<class>/ and test/<class>/"
-SPLIT_LAYOUT = "images belong in <class>/, as `test_share` is stated"
+SPLIT_LAYOUT = "images belong in <class>/, since `test_share` is set"
 
 
 class Kind(Source, frozen=True):
     """A folder on this machine, read as torchvision's ImageFolder reads it: links are followed,
-    images in folders within a class belong to it, and other files are passed over.
+    images in folders within a class's folder belong to the class, and other files are ignored.
 
-    Names that begin with a dot are passed over, too, images are turned as their EXIF data says, and
-    transparent parts become white. Images are read as RGB, ordered by class and then by name.
+    Unlike there, names that begin with a dot are ignored, too, images are turned according to their
+    EXIF data, and transparent parts become white. Images are read as RGB, ordered by class and then
+    by name.
     """
 
     kind: Literal["image-folder"]
@@ -43,14 +44,14 @@ class Kind(Source, frozen=True):
         None,
         ge=8,
         le=1024,
-        description="side of the square that each image becomes, in pixels: its middle, resized "
-        "bilinearly; default: all images have one size, and stay as they are",
+        description="side, in pixels, to which the middle square of each image is resized "
+        "(bilinearly); by default images stay as they are and must all have one size",
     )
     test_share: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="share of each class's images that tests, chosen by a digest of their names; "
+        description="share of each class's images for testing, chosen by a digest of their names; "
         "the folder then holds <class>/ instead of train/ and test/",
     )
     CONVERSION: ClassVar[int] = 2
@@ -98,21 +99,21 @@ def member(root: Path, path: Path) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """The images of the folder ``root`` in order, each with its class, and what was passed over."""
+    """The images of the folder ``root`` in order, each with its class, and the ignored names."""
 
     root: Path
     train: dict[Path, str]
     test: dict[Path, str]
     passed_over: list[Path]
-    depth: int  # parts of the path of an image that is in its class's folder itself, below the root
+    depth: int  # parts, below the root, of the path of an image directly in its class's folder
 
     def notes(self) -> list[str]:
-        """Return sentences on what a user may not expect."""
+        """Return sentences about what a user may not expect: ignored names, and deeper folders."""
         notes = []
         if self.passed_over:
             names = ", ".join(sorted(member(self.root, path) for path in self.passed_over))
             notes.append(
-                f"passed over, as names begin with a dot or do not end in {', '.join(SUFFIXES)}: "
+                f"ignored, as names begin with a dot or do not end in {', '.join(SUFFIXES)}: "
                 f"{brief(names, 200)} ({len(self.passed_over)} in all)"
             )
         above = len(self.root.parts) + self.depth
@@ -123,8 +124,10 @@ class Found:
 
 
 def find(root: Path, test_share: float | None = None) -> Found:
-    """Return the images in ``root``, divided by ``test_share`` if it is not None. ParbenchError
-    names what is missing or out of place."""
+    """Return the images in ``root``, split by ``test_share`` if it is not None.
+
+    Raises ParbenchError, which names what is missing or out of place.
+    """
     passed_over: list[Path] = []
     layout = LAYOUT if test_share is None else SPLIT_LAYOUT
     folders = () if test_share else (root / part for part in PARTS)
@@ -149,8 +152,8 @@ def find(root: Path, test_share: float | None = None) -> Found:
 def _split(
     root: Path, by_class: Mapping[str, list[Path]], share: float
 ) -> dict[str, dict[str, list[Path]]]:
-    """Return the images of each class by part: the ``share`` of them whose names have the smallest
-    digests tests, at least one, and at least one of several trains."""
+    """Return the images of each class by part: the ``share`` whose names have the smallest digests
+    is for testing, at least one image, but not all of several."""
     by_part: dict[str, dict[str, list[Path]]] = {part: {} for part in PARTS}
     for name, paths in by_class.items():
         ordered = sorted(paths, key=lambda path: files.digest(member(root, path)))
@@ -172,7 +175,7 @@ def _require_folder(folder: Path, root: Path, layout: str) -> None:
 
 
 def _by_class(folder: Path, passed_over: list[Path], layout: str) -> dict[str, list[Path]]:
-    """Return the images in the folder of a part by class; add other names to ``passed_over``."""
+    """Return the images in the folder of a part by class; add ignored names to ``passed_over``."""
     by_class: dict[str, list[Path]] = {}
     for entry in _entries(folder, passed_over):
         path = folder / entry.name
@@ -187,11 +190,11 @@ def _by_class(folder: Path, passed_over: list[Path], layout: str) -> dict[str, l
 
 
 def _images_below(folder: Path, above: tuple[str, ...], passed_over: list[Path]) -> Iterator[Path]:
-    """Yield the images in ``folder`` and its folders; ``above`` are the real paths of those that
-    it lies in."""
+    """Yield the images in ``folder`` and its folders; ``above`` are the real paths of the folders
+    that contain it."""
     real = os.path.realpath(folder)
     if real in above:
-        raise ParbenchError(f"{folder}: a link to a folder that it lies in; delete the link")
+        raise ParbenchError(f"{folder}: a link to a folder that contains it; delete the link")
     for entry in _entries(folder, passed_over):
         path = folder / entry.name
         if entry.is_dir():
@@ -205,7 +208,7 @@ def _images_below(folder: Path, above: tuple[str, ...], passed_over: list[Path])
 
 
 def _entries(folder: Path, passed_over: list[Path]) -> list[os.DirEntry]:
-    """Return what ``folder`` holds; add names that begin with a dot to ``passed_over``."""
+    """Return the entries of ``folder``; add names that begin with a dot to ``passed_over``."""
     visible = []
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
@@ -214,7 +217,7 @@ def _entries(folder: Path, passed_over: list[Path]) -> list[os.DirEntry]:
             passed_over.append(folder / entry.name)
         elif entry.is_symlink() and not os.path.exists(entry):
             raise ParbenchError(
-                f"{entry.path}: a link to {os.readlink(entry)}, which is not there; correct or "
+                f"{entry.path}: a link to {os.readlink(entry)}, which does not exist; correct or "
                 "delete the link"
             )
         else:
@@ -223,7 +226,7 @@ def _entries(folder: Path, passed_over: list[Path]) -> list[os.DirEntry]:
 
 
 def _class_name(folder: Path) -> str:
-    """Return the class of the images in ``folder``. ParbenchError if its name is not UTF-8."""
+    """Return the class of the images in ``folder``. Raises ParbenchError if it is not UTF-8."""
     name = os.fsencode(folder.name)
     try:
         return class_name(name.decode())
@@ -236,7 +239,7 @@ def _class_name(folder: Path) -> str:
 def _require_classes(
     root: Path, by_part: Mapping[str, Mapping[str, list[Path]]], layout: str
 ) -> None:
-    """Check that there are two classes, and that each can be trained and tested."""
+    """Raise ParbenchError unless there are two classes, each with images to train and to test."""
     names = sorted(set().union(*by_part.values()))
     if len(names) < 2:
         there = f"only the class {names[0]!r}" if names else "no class"

@@ -1,4 +1,4 @@
-"""Random images, for studies of speed: there is nothing to learn in them."""
+"""Random images, for studies of speed: there is nothing to learn from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Kind(Source, frozen=True):
 
     kind: Literal["synthetic"]
     classes: int = Field(
-        ge=2, le=100_000, description="number of classes, which images have in turn"
+        ge=2, le=100_000, description="number of classes, assigned to images in turn"
     )
     image_size: int = Field(ge=8, le=1024, description="side of an image, in pixels of 3 colours")
     train_samples: int = Field(
@@ -29,14 +29,14 @@ class Kind(Source, frozen=True):
         description="number of further images for testing, at least one per class",
     )
     seed: int = Field(
-        ge=0, lt=2**32, description="seed of the draw; the same one gives the same bytes everywhere"
+        ge=0, lt=2**32, description="random seed; the same one gives the same bytes everywhere"
     )
 
     @model_validator(mode="after")
     def _has_every_class(self) -> Kind:
         if min(self.train_samples, self.test_samples) < self.classes:
             raise ValueError(
-                f"train_samples and test_samples must be {self.classes} or more, one a class"
+                f"train_samples and test_samples must be at least {self.classes}, one per class"
             )
         return self
 

@@ -19,7 +19,7 @@ class Kind(Parted, frozen=True):
         """Return the coarse label and the question of each line."""
         content, rows = file.content(), []
         try:
-            content.decode()  # letters of Latin-1 are hardly ever valid UTF-8
+            content.decode()  # Latin-1 letters are hardly ever valid UTF-8
         except UnicodeDecodeError:
             content = content.decode("latin-1").encode()
         for at, line in enumerate(files.text_of(content, file.name).split("\n"), 1):
