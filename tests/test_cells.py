@@ -374,7 +374,7 @@ def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_p
     ("damage", "words"),
     [
         (lambda text: text[:500], "metrics.json, line 1: not valid JSON: "),
-        (lambda text: "[]", "holds [], and not the result of a run"),
+        (lambda text: "[]", "contains [], not the result of a run"),
         (
             lambda text: text.replace('"status": "ok"', '"status": 3'),
             "status: value 3 should be",

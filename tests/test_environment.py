@@ -165,7 +165,7 @@ def test_what_is_half_or_lost_its_python_is_made_again(clone):
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"digest": "0" * 64}, "uv cannot install the packages; see above for the reason"),
+        ({"digest": "0" * 64}, "uv cannot install the packages; the reason is above"),
         ({"PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
          "pip cannot fetch uv.*in PIP_INDEX"),
         ({"PIP_FIND_LINKS": "", "PIP_INDEX_URL": "htps://me:s3cr3t@127.0.0.1/simple"},
@@ -249,7 +249,7 @@ def test_snakemake_starts_with_its_own_packages_and_without_a_home(tmp_path):
     own, cache = str(tmp_path / "own"), str(tmp_path / ".snakemake" / "cache")
     assert done.stdout == f"{[own]}\n{[own, cache]}\n"
     packages, written = done.stderr.splitlines()
-    assert packages.startswith("parbench: PYTHONPATH is left out")
+    assert packages.startswith("parbench: PYTHONPATH is ignored")
     assert written.startswith("parbench: /dev/null/.cache/snakemake cannot be written (Not a dir")
     assert written.endswith("set XDG_CACHE_HOME to choose another folder")
 

@@ -22,18 +22,18 @@ GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a s
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was found and, if something is missing, what it costs and the fix."""
+    """One check: what was found and, if something is missing, the consequence and the fix."""
 
     check: str
     state: str
     found: str
     costs: str = ""
     fix: str = ""
-    essential: bool = False  # missing: nothing runs at all
+    essential: bool = False  # if it is missing, nothing runs
 
 
 def table(checks: list[Check]) -> str:
-    """Return the checks as text: one line each, two more if something is missing."""
+    """Return the checks as text: a line for each, and two more if something is missing."""
     width = max(len(check.check) for check in checks)
     lines = []
     for check in checks:
@@ -76,18 +76,18 @@ def _disk() -> Check:
 
 def _cores() -> Check:
     cores, described = machine.cores(), machine.describe()
-    found = f"{cores} of {os.cpu_count()} may be used ({described['cpu']}), "
+    found = f"{cores} of {os.cpu_count()} are available ({described['cpu']}), "
     found += f"{described['memory_mib'] / 1024:.0f} GiB of memory"
     quota = machine.cpu_quota()
     if quota is not None and quota % 1 > 0.01 and quota < cores + 1:
-        found += f"; a limit of this container is {quota:.2f} cores"
+        found += f"; this container is limited to {quota:.2f} cores"
         if quota < 1:
-            costs = "times are measured on a core that the limit keeps taking away"
+            costs = "the limit interrupts the core on which times are measured"
             return Check("cores", LIMITED, found, costs, "give the container whole cores")
     if cores >= 2:
         return Check("cores", OK, found)
     costs = "cells on cpu2 (GPipe [1,1], DDP, Horovod) are rows 'not run: needs 2 cores'"
-    fix = "run where there are two; in a job: sbatch --cpus-per-task=2"
+    fix = "use a machine with two; in a job: sbatch --cpus-per-task=2"
     return Check("cores", LIMITED, found, costs, fix)
 
 
@@ -124,7 +124,7 @@ def _horovod() -> Check:
         return Check("Horovod", OK, f"{state['version']}, {gpu}")
     missing = host_environment.horovod_needs()
     if state is None and not missing:
-        costs = "`make report` takes some minutes longer, once, for a study with cells of it"
+        costs = "the first `make report` of a study with Horovod takes some minutes longer"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env ARGS=horovod")
     needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in missing)
     found = state["reason"] if state else f"cannot be compiled without {needed}"

@@ -1,10 +1,10 @@
-"""The host's environment: installed by uv from a stack's lock file, with Horovod compiled for it.
+"""Install the host's environment by uv from a stack's lock file, and compile Horovod for it.
 
-Environments lie in `$PARBENCH_CACHE/envs/`, outside the clone. Their names contain a digest of
-lock file and Python, so a new lock file makes a new environment; one gets its name when it is
+Environments are in `$PARBENCH_CACHE/envs/`, outside the clone. Their names contain a digest of lock
+file and Python, so that a new lock file makes a new environment, which is renamed when it is
 complete. No registry has a Horovod wheel for current torch, so Horovod is compiled once, kept in
 `$PARBENCH_CACHE/wheels/` and installed on demand. If it cannot be built, the reason is recorded in
-the environment and everything else goes on.
+the environment and everything else continues.
 
 Standard library only, since this runs on a bare Python. Progress goes to standard error.
 """
@@ -47,14 +47,15 @@ RECIPE = ROOT / "containers" / "build_horovod.py"
 HOROVOD_NEEDS = {"compiler": "a C++ compiler", "make": "make", "headers": "Python's headers"}
 STARTUP = Path(__file__).with_name("startup.py")
 FINDER = Path(__file__).with_name("finder")
-# What a machine has for which `make bundle ARGS=--bare` writes an archive, and the archive's mark.
+# Packages that a machine for an archive of `make bundle ARGS=--bare` must have, and the file that
+# marks such an archive.
 BARE = ("torch", "torchvision", "numpy", "pandas", "matplotlib")
 BARE_MARK = "bare"
-LAYOUT = 2  # raise it when environments of older versions must not be used any more
+LAYOUT = 2  # raise it to stop the use of environments that older versions made
 
 
 def locks(stack: str) -> Path:
-    """Return the folder with a stack's lock files."""
+    """Return the folder with the stack's lock files; raise ParbenchError if it does not exist."""
     folder = ROOT / "containers" / "locks" / stack
     if not (folder / "host.txt").is_file():
         raise ParbenchError(f"stack {stack!r}: there is no {folder / 'host.txt'}")
@@ -62,7 +63,7 @@ def locks(stack: str) -> Path:
 
 
 def python_identity() -> list[str]:
-    """Return what decides which compiled packages fit: the Python ABI and the platform."""
+    """Return what determines which compiled packages fit: the Python ABI and the platform."""
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     return [abi, sysconfig.get_platform()]
 
@@ -74,7 +75,7 @@ def environment_folder(stack: str) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether an environment exists and its link to the system's interpreter works."""
+    """Return whether an environment exists and its link to the system's Python works."""
     return os.access(folder / "bin" / "python", os.X_OK)
 
 
@@ -84,7 +85,7 @@ def is_whole(folder: Path) -> bool:
 def ensure(stack: str) -> Path:
     """Set up the environment of ``stack`` unless it exists, and return its folder.
 
-    Concurrent calls build it once; an interrupted build is started anew. Raises ParbenchError.
+    Concurrent calls build it once; an interrupted build starts again. Raises ParbenchError.
     """
     folder = environment_folder(stack)
     if not is_whole(folder):
@@ -96,8 +97,10 @@ def ensure(stack: str) -> Path:
 
 
 def _add_ours(folder: Path) -> None:
-    """Put copies of our files into an environment, unless it has them: startup.py with the line
-    that runs it, and the program `parbench`."""
+    """Copy parbench's files into an environment that lacks them.
+
+    They are startup.py, with the .pth file that runs it, and the program `parbench`.
+    """
     for place in folder.glob("lib/python*/site-packages"):
         _copy(STARTUP.read_text("utf-8"), place / "parbench_startup.py")
         _copy("import parbench_startup\n", place / "parbench_startup.pth")
@@ -107,7 +110,7 @@ def _add_ours(folder: Path) -> None:
 def _copy(content: str, path: Path, *, executable: bool = False) -> None:
     is_same = path.is_file() and path.read_text("utf-8") == content
     if not is_same or (executable and not os.access(path, os.X_OK)):
-        # An environment that others made and that this user may only read works without.
+        # An environment of another user, which this one may only read, works without the files.
         with contextlib.suppress(OSError):
             write_atomically(path, content)
             path.chmod(path.stat().st_mode | 0o111 * executable)
@@ -128,7 +131,7 @@ def _set_up(folder: Path, stack: str) -> None:
         packages = ["--no-index", "--find-links", wheels, str(cache.BUNDLE / f"{stack}.txt")]
     program = uv.program(locks(stack) / "host.txt")
     work = folder.with_name(f".{folder.name}")
-    for leftover in (work, folder):  # of a killed build; of an environment without interpreter
+    for leftover in (work, folder):  # of a killed build; of an environment whose Python is gone
         shutil.rmtree(leftover, ignore_errors=True)
     # Relocatable, because it is renamed when it is complete.
     words = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
@@ -140,13 +143,13 @@ def _set_up(folder: Path, stack: str) -> None:
 
 
 def _set_up_bare(folder: Path, stack: str) -> None:
-    """Add the packages of a bare bundle to those of this Python, in an environment of its own."""
+    """Make an environment that has this Python's packages and those of a bare bundle."""
     python = f"{sys.executable} ({sys.version.split()[0]})"
     wanted = (cache.BUNDLE / "python").read_text("utf-8").strip()
     again = f"type make PYTHON=<the path of a {wanted} that has them> and your target"
     if wanted != f"python{sys.version_info.major}.{sys.version_info.minor}":
         raise ParbenchError(
-            f"bundle/ holds packages for {wanted}, and {python} is another; {again}, or write the "
+            f"bundle/ has packages for {wanted}, but this is {python}; {again}, or write the "
             "bundle with make PYTHON=<another> bundle"
         )
     if missing := [name for name in BARE if importlib.util.find_spec(name) is None]:
@@ -157,7 +160,7 @@ def _set_up_bare(folder: Path, stack: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     venv.create(work, system_site_packages=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(work), "platbase": str(work)}))
-    # Also of a Python that is a virtual environment itself.
+    # This includes the packages of a Python that is itself a virtual environment.
     others = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     own.mkdir(parents=True, exist_ok=True)
     (own / "machine.pth").write_text("".join(f"{other}\n" for other in others), "utf-8")
@@ -187,7 +190,10 @@ def horovod_gpu() -> str:
 
 
 def _ensure_horovod(stack: str, *, retry: bool) -> None:
-    """Install Horovod into the environment of ``stack``, or record there why that is impossible."""
+    """Install Horovod into the environment of ``stack``, or record in it why that failed.
+
+    ``retry``: try again although a failure is recorded.
+    """
     folder, place = environment_folder(stack), horovod_place(stack)
 
     def known() -> bool:
@@ -202,8 +208,9 @@ def _ensure_horovod(stack: str, *, retry: bool) -> None:
             write_json(folder / "horovod.json", state)
             if not state["available"]:
                 print_message(
-                    f"Horovod is not available: {state['reason']}; all else goes on without it; "
-                    f"make env ARGS=horovod tries again (the build log: {place / 'build.log'})"
+                    f"Horovod is not available: {state['reason']}; everything else works "
+                    f"without it; make env ARGS=horovod tries again (the build log: "
+                    f"{place / 'build.log'})"
                 )
 
 
@@ -217,7 +224,7 @@ def horovod_state(folder: Path) -> dict | None:
 
 
 def horovod_place(stack: str) -> Path:
-    """Return the folder of the stack's compiled Horovod, named by all that decides its content."""
+    """Return the folder of the stack's compiled Horovod; its name has a digest of all inputs."""
     host, lock_file = locks(stack) / "host.txt", locks(stack) / "horovod.txt"
     torch = re.search(r"^torch==(\S+)", read_text(host), re.MULTILINE)
     gpu, version = horovod_gpu(), torch[1] if torch else "none"
@@ -227,12 +234,12 @@ def horovod_place(stack: str) -> Path:
 
 
 def horovod_wheel(place: Path) -> Path | None:
-    """Return the complete wheel in ``place``, None if there is none."""
+    """Return the wheel in ``place``; None if there is no complete one."""
     return next(iter(place.glob("horovod-*.whl")), None)
 
 
 def horovod_needs() -> list[str]:
-    """Return what compiling Horovod needs and this machine lacks, by the keys of HOROVOD_NEEDS."""
+    """Return the keys of HOROVOD_NEEDS that this machine lacks."""
     compilers = os.environ.get("CXX", "").split()[:1] or ["c++", "g++"]
     is_there = {
         "compiler": any(map(shutil.which, compilers)),
@@ -247,7 +254,9 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     python = str(folder / "bin" / "python")
     if horovod_wheel(place) is None:
         if cache.BUNDLE.is_dir():
-            reason = "the machine that wrote bundle/ had none, and compiling it needs a network"
+            reason = (
+                "the machine that wrote bundle/ had no Horovod, and compiling it needs a network"
+            )
             return {"available": False, "reason": reason}
         if missing := horovod_needs():
             needed = " and ".join(HOROVOD_NEEDS[name] for name in missing)
@@ -261,7 +270,7 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
         done = subprocess.run(
             command, env=uv.installer_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
-        if work.is_dir():  # with the log, also of a build that failed
+        if work.is_dir():  # with the log, even if the build failed
             log = work / "build.log"
             if log.exists():
                 log.write_text(masked(log.read_text("utf-8")), "utf-8")
@@ -282,8 +291,10 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
 
 
 def optional(stack: str) -> list[str]:
-    """Return the names of what can be added to the environment: horovod, and the lock files with
-    packages that only some studies need. A bundle has only Horovod."""
+    """Return the names of packages that can be added to the environment of ``stack``.
+
+    They are horovod and the lock files that only some studies need. A bundle has only Horovod.
+    """
     if cache.BUNDLE.is_dir():
         return ["horovod"]
     usual = {"host", "torch", "report"}
@@ -297,14 +308,14 @@ def require_optional(names: Iterable[str], stack: str) -> None:
         if name not in known:
             where = "bundle/" if cache.BUNDLE.is_dir() else f"stack {stack}"
             raise ParbenchError(
-                f"{where} has no optional packages {name!r}; there are {', '.join(known)}"
+                f"{where} has no optional packages {name!r}; known: {', '.join(known)}"
             )
 
 
 def add(names: Iterable[str], stack: str, *, retry: bool = False) -> None:
     """Add optional packages to the environment of ``stack``, unless they are there.
 
-    Where Horovod cannot be compiled the environment keeps the reason; only ``retry`` tries again.
+    If Horovod cannot be compiled, the environment keeps the reason, and only ``retry`` tries again.
     Raises ParbenchError.
     """
     for name in names:
@@ -316,7 +327,7 @@ def add(names: Iterable[str], stack: str, *, retry: bool = False) -> None:
 
 
 def entered() -> str | None:
-    """Return the stack whose environment runs this process; None for any other Python."""
+    """Return the stack whose environment this process runs in; None for any other Python."""
     stacks = (path.parent.name for path in (ROOT / "containers" / "locks").glob("*/host.txt"))
     here = Path(sys.prefix).resolve()
     return next((each for each in stacks if environment_folder(each).resolve() == here), None)

@@ -1,8 +1,8 @@
-"""Apptainer images, identified by all that decides their content.
+"""Identify Apptainer images by all that determines their content.
 
 An image's name contains a digest of its recipe (containers/<name>.def), lock file, build arguments
-and parent. It lies in `$PARBENCH_CACHE/images/` with its bill of materials (`.cdx.json`) and build
-log. It exists once its facts (`.json`) are written.
+and parent. It is kept in `$PARBENCH_CACHE/images/` with its bill of materials (`.cdx.json`) and
+build log. It exists once its facts (`.json`) are written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from parbench.errors import ParbenchError
 from parbench.files import digest, read_record, read_text, sha256_file
 
 RECIPES = Path(__file__).resolve().parents[3] / "containers"
-LAYOUT = 2  # raise it when images built by older versions must not be used any more
-# Arguments of a recipe that `images.arguments` of the configuration may set.
+LAYOUT = 2  # raise it to stop the use of images that older versions built
+# The arguments of a recipe that `images.arguments` of the configuration may set.
 BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
 
 
@@ -29,7 +29,7 @@ BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
 class ImageSettings:
     """`images` of the configuration.
 
-    ``arguments``: the build arguments that it states; ``unpack``: whether images are unpacked.
+    ``arguments``: the build arguments that it sets; ``unpack``: whether images are unpacked.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as described by its recipe. ``key``: SHA-256 of all that decides its content."""
+    """An image as its recipe describes it. ``key``: SHA-256 of all that determines its content."""
 
     name: str
     stack: str | None  # None without a lock file: the image is common to all stacks
@@ -76,7 +76,7 @@ class Image:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether the folder is what this image file was unpacked to, complete."""
+        """Whether the folder has the complete content of this image file."""
         record = self.beside(".unpacked.json")
         if self.facts is None or not self.unpacked.is_dir() or not record.is_file():
             return False
@@ -119,7 +119,7 @@ def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
     arguments |= {key: value for key, value in asked if key in arguments}
     lock = RECIPES / "locks" / stack / defaults["lock"] if "lock" in defaults else None
     if lock is not None and not lock.is_file():
-        raise ParbenchError(f"stack {stack!r}: {name}.def needs {lock}, which is not there")
+        raise ParbenchError(f"stack {stack!r}: {name}.def needs {lock}, which does not exist")
     parent = _image(defaults["parent"], stack, asked) if "parent" in defaults else None
     programs = sorted(path for path in RECIPES.glob("*.py") if path.name in text)
     parts = {

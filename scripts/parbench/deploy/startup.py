@@ -1,7 +1,8 @@
-"""What Snakemake needs before it reads a file of parbench.
+"""Prepare Snakemake's process before it imports anything.
 
-Copied into the host's environment, where Python runs it as it starts: Snakemake loads its plugins
-and makes a folder in the user's cache before any file of parbench could act. Standard library only.
+This file is copied into the host's environment, where Python runs it at startup: Snakemake loads
+its plugins and makes a folder in the user's cache before it reads a file of parbench. Standard
+library only.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 
 
 def leave_foreign_packages() -> None:
-    """Take folders of PYTHONPATH from the module path, except those below this folder."""
+    """Remove folders on PYTHONPATH from the module path, except those below the working folder."""
     folders = filter(None, os.environ.pop("PYTHONPATH", "").split(os.pathsep))
     here = os.path.join(os.getcwd(), "")
     own, foreign = [], []
@@ -19,11 +20,11 @@ def leave_foreign_packages() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(own)
     if foreign:
         sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) not in foreign]
-        print_message("PYTHONPATH is left out: its packages are not those of this environment")
+        print_message("PYTHONPATH is ignored: its packages are not those of this environment")
 
 
 def find_cache() -> None:
-    """Give Snakemake a cache below this folder if it cannot write into that of the user."""
+    """Give Snakemake a cache below the working folder if it cannot write into the user's."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     tried = os.path.join(base, "snakemake", f".parbench-{os.getpid()}")
     try:

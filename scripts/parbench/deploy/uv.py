@@ -18,7 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.files import read_text
 from parbench.printable import masked
 
-# pip's settings of where packages come from, and uv's variables for them.
+# pip's settings for where packages come from, and uv's variables for the same.
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -29,8 +29,8 @@ NAMES = {
     "timeout": "UV_HTTP_TIMEOUT",
 }
 NO_INDEX = "no-index"  # for which uv has only an option
-# Of uv's own variables those of where packages come from, and of its cache; others, as UV_PYTHON or
-# UV_CONSTRAINT, would install something else than the lock file says.
+# uv's own variables that may stay: for where packages come from, and for its cache. Others, such as
+# UV_PYTHON or UV_CONSTRAINT, would install something other than the lock file.
 KEPT = re.compile(
     r"UV_(INDEX.*|DEFAULT_INDEX|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|HTTP_.*|"
     r"REQUEST_.*|RETRIES|NATIVE_TLS|SYSTEM_CERTS|SSL_.*|KEYRING_PROVIDER|CREDENTIALS_DIR|OFFLINE|"
@@ -38,14 +38,14 @@ KEPT = re.compile(
 )
 PLACES = ("index-url", "extra-index-url", "find-links")  # lists, separated by blanks
 HELP = (
-    "see above for the reason. No network or a mirror: name it in PIP_INDEX_URL; a full disk: "
-    "point PARBENCH_CACHE at a larger one"
+    "the reason is above. Without network, or with a mirror: set PIP_INDEX_URL; if the disk is "
+    "full: set PARBENCH_CACHE to a folder on a larger one"
 )
 
 
 def pip_settings() -> dict[str, str]:
     """Return pip's settings for package indexes, from its files and variables, by pip's names."""
-    # Not without_foreign(), which has none of them.
+    # Not without_foreign(), which removes them.
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(
         command,
@@ -65,7 +65,7 @@ def pip_settings() -> dict[str, str]:
 def uv_variables(settings: dict[str, str]) -> dict[str, str]:
     """Return uv's environment variables for pip's ``settings``.
 
-    As with pip, the best match of all indexes counts; hashes in the lock file guard against others.
+    As with pip, the best match of all indexes is used; the lock file's hashes exclude any others.
     """
     value_by_name = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
     value_by_name |= {NAMES[key]: value for key, value in settings.items() if key in NAMES}
@@ -75,10 +75,10 @@ def uv_variables(settings: dict[str, str]) -> dict[str, str]:
 
 
 def installer_environment() -> dict[str, str]:
-    """Return the variables for pip and uv: of their settings those of where packages come from.
+    """Return the variables for pip and uv, with only their settings for where packages come from.
 
-    With others (require-virtualenv, user, target; UV_PYTHON, UV_CONSTRAINT), also those in pip's
-    files, they would install elsewhere, something else or nothing.
+    Others (require-virtualenv, user, target; UV_PYTHON, UV_CONSTRAINT), also in pip's files, would
+    make them install into another place, other packages or nothing.
     """
     settings = {
         f"PIP_{key.upper().replace('-', '_')}": value for key, value in pip_settings().items()
@@ -94,8 +94,8 @@ def installer_environment() -> dict[str, str]:
 def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
     """Run a program and return its status; ``options`` are Popen's.
 
-    All that it prints goes to ``output``, line by line, with credentials in addresses masked: uv
-    and pip mask only those of well-formed addresses.
+    Everything that it prints goes to ``output``, line by line, with credentials in addresses
+    masked: uv and pip mask only those in well-formed addresses.
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     text = {"text": True, "encoding": "utf-8", "errors": "replace"}
@@ -109,7 +109,7 @@ def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
 
 def run(program: Path, words: list[str]) -> None:
     """Run uv, which prints its own errors; raise ParbenchError if it fails."""
-    # On the disk of the environments, because their files are hard links into uv's cache.
+    # The cache is on the environments' disk, because their files are hard links into it.
     settings = pip_settings()
     environment = {
         "UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"),
@@ -128,7 +128,7 @@ def program(lock_file: Path) -> Path:
     text = read_text(lock_file)
     pin = re.search(r"^uv==(\S+) \\\n(?:\s+--hash=\S+(?: \\)?\n?)+", text, re.MULTILINE)
     if pin is None:
-        raise ParbenchError(f"{lock_file}: pins no uv; make lock")
+        raise ParbenchError(f"{lock_file}: uv is not pinned; run: make lock")
     folder = cache.folder() / "uv" / pin[1]
     path = folder / "bin" / "uv"
     if os.access(path, os.X_OK):

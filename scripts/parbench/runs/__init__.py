@@ -1,1 +1,1 @@
-"""What runs measured, as readers see it: records of metrics.json, and the metrics in them."""
+"""Read what runs measured: records of metrics.json, and the metrics in them."""

@@ -1,6 +1,6 @@
-"""Every metric of tables and reports: its name, label, unit, and how it is read from a run.
+"""Define every metric of tables and reports: name, label, unit, and how to read it from a run.
 
-A new metric needs one entry here, besides the code that measures it.
+A new metric needs one entry in this file, and the code that measures it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class _More(TypedDict, total=False):
 class Metric:
     """One metric.
 
-    ``kind`` decides when it is comparable with a published value: an ``accuracy`` needs the same
-    data and work, an ``absolute`` number also the same hardware, a ``ratio`` as many devices.
+    ``kind`` determines when it is comparable with a published value: an ``accuracy`` needs the same
+    data and work, an ``absolute`` number also the same hardware, a ``ratio`` the same number of
+    devices.
     """
 
     name: str
@@ -39,11 +40,11 @@ class Metric:
     unit: str
     kind: str
     higher_is_better: bool = False
-    read: Read | None = None  # from one run; None: one run is not enough
+    read: Read | None = None  # reads it from one run; None: one run is not enough
     clocked: bool = False
-    optional: bool = False  # no row if no run has a value
-    named: bool = False  # a row only in tables that name it
-    # From a side of a pair, where no run of its own has a value; None: it is not read from sides.
+    optional: bool = False  # has no row if no run has a value
+    named: bool = False  # has a row only in tables that name it
+    # Reads it from a side of a pair, for groups without a run; None: sides do not have it.
     read_side: Callable[[Trained], float | None] | None = None
     gpus_only: bool = False
     of: str = "one"  # model, "several" trained together, or "any" number of models
@@ -55,7 +56,7 @@ class Metric:
 
     @property
     def is_score(self) -> bool:
-        """Whether it is a share of the test images; scores are compared by their difference."""
+        """Whether it is a share of the test samples; scores are compared by their difference."""
         return self.kind == "accuracy"
 
     def value(self, run: Run) -> float | None:
@@ -63,7 +64,7 @@ class Metric:
         return self.read(run) if self.read else None
 
 
-# By kind of operator profile: its part that is compared with published operators.
+# The part of each kind of operator profile that is compared with published operators.
 PROFILED = {"operators": "inference", "training_operators": "training"}
 
 
@@ -79,7 +80,7 @@ def profiled_operators(run: Run) -> dict[str, Operator]:
 
 
 def clock(device: str) -> str:
-    """Return whose time counts for operators: the accelerator's if there is one."""
+    """Return whose clock is used for operators: the accelerator's if there is one."""
     return "cpu" if device == "cpu" else "device"
 
 
@@ -93,7 +94,7 @@ def _profiled(run: Run) -> float | None:
 
 
 def self_seconds(run: Run, operator: str) -> float:
-    """Return the seconds of an operator in the profile of ``run``, without those that it calls."""
+    """Return the seconds of an operator in the profile of ``run``, without operators it calls."""
     return getattr(profiled_operators(run)[operator], f"{_clock(run)}_self_seconds")
 
 
@@ -120,7 +121,10 @@ def _memory(of_a: str, where: str, label: str, **more: Unpack[_More]) -> Metric:
 
 
 def _memory_of(kind: str, label: str, read: Callable[[Memory], float | None]) -> Metric:
-    """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
+    """Return the metric for a part of the peak memory.
+
+    It is that of the device with the highest peak or, on CPUs, of the largest process.
+    """
 
     def of_peak(run: Run | Trained) -> float | None:
         peak = run.peak_memory_mib
@@ -160,7 +164,7 @@ def _mfu(run: Run) -> float | None:
 
 
 def _optional(name: str, label: str, unit: str = "", gpus_only: bool = False) -> Metric:
-    """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
+    """Return a metric that only some cells have; its unit, if other than MiB, depends on times."""
     return Metric(
         name,
         label,
@@ -174,7 +178,7 @@ def _optional(name: str, label: str, unit: str = "", gpus_only: bool = False) ->
 
 
 def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
-    """Return a reader of the mean over a run's epochs, those left out where ``read`` gives None."""
+    """Return a reader of the mean over a run's epochs, except those where ``read`` gives None."""
 
     def mean(run: Run) -> float | None:
         known = [value for epoch in run.history if (value := read(epoch)) is not None]
@@ -191,7 +195,7 @@ def _tokens(key: str) -> Read:
     return lambda run: run.tokens and getattr(run.tokens, key)
 
 
-# Needs the published accuracy of its group.
+# Computed with the published accuracy of its group.
 TO_PUBLISHED = Metric(
     "seconds_to_published_accuracy",
     "Time to the published accuracy",
@@ -343,7 +347,7 @@ def is_operator(metric: str) -> bool:
 def operator_metric(name: str) -> Metric:
     """Return ``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``.
 
-    Not clocked: only profiled runs have it, and the cost of profiling affects all operators.
+    It does not count as a time: only profiled runs have it, and profiling slows all operators.
     """
     quantity, _, operator = name.partition(":")
 

@@ -1,4 +1,4 @@
-"""Parts of a run's record: machine and environment, memory, epochs, profiles, turns."""
+"""Define the parts of a run's record: machine and environment, memory, epochs, profiles, turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Record(BaseModel):
 
 
 class Extended(Record):
-    """A record that may hold further metrics: any other key, with a number or null."""
+    """A record that may contain further metrics: any other key, with a number or null."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None] = Field(init=False)
@@ -48,7 +48,7 @@ class Extended(Record):
 
 
 class Accelerator(Record):
-    """An accelerator, as its driver names it."""
+    """An accelerator, as its driver describes it."""
 
     name: str
     memory_mib: NotNegative | None = None
@@ -68,10 +68,10 @@ class Machine(Record):
 
 
 class Interpreter(Record):
-    """A Python of the user's own (`deployment: {python: ...}`)."""
+    """The user's own Python (`deployment: {python: ...}`)."""
 
-    path: str = Field(description="of its program, as it names itself")
-    records: Sha256 = Field(description="of its version and of the lists of its packages' files")
+    path: str = Field(description="path of its program, as Python reports it")
+    records: Sha256 = Field(description="SHA-256 of its version and its packages' file lists")
     torch: dict[str, str | None] = Field(description="build: git_version, cuda, hip")
 
 
@@ -79,9 +79,9 @@ class Environment(Record):
     """What a reader needs to judge or rebuild the numbers."""
 
     stack: str = Field(description="name of the software stack")
-    deployment: str = Field(description="host, apptainer or, of another Python, its label")
+    deployment: str = Field(description="host, apptainer, or the label of the user's own Python")
     interpreter: Interpreter | None = Field(
-        None, description="the Python of the user's own that ran the ranks, if one did"
+        None, description="the user's own Python, if one ran the ranks"
     )
     image: str | None = Field(description="name of the image")
     image_digest: str | None = Field(description="its SHA-256")
@@ -94,33 +94,35 @@ class Environment(Record):
     cores: list[Count] = Field(description="the cores that the ranks were bound to")
     steering: dict[str, str] = Field(
         {},
-        description="what steers the speed of cores and GPUs besides software, as far as the "
-        "kernel tells: governor, turbo, threads of a core, NUMA node, MPS, NCCL's settings and "
+        description="what besides software affects the speed of cores and GPUs, if the kernel "
+        "reports it: governor, turbo, threads of a core, NUMA node, MPS, NCCL's settings and "
         "transport, power limit and highest clock; empty in older files",
     )
     oversubscribed: Literal[False] = Field(
-        False, description="of older files; cores are not shared"
+        False, description="only in older files; cores are not shared"
     )
-    world_size: Whole | None = Field(description="training processes")
+    world_size: Whole | None = Field(description="number of training processes")
     backend: str | None = Field(description="communication library")
-    git_commit: str | None = Field(description="of the checkout")
+    git_commit: str | None = Field(description="commit of the checkout")
     git_dirty: bool | None = Field(description="whether it had uncommitted changes")
     code_digest: str = Field(description="one digest over `code`")
     code: dict[str, str] = Field(description="digests of the modules that the cell can reach")
     side_digest: str | None = Field(
-        None, description="of a pair: a digest over the code that only this side can reach"
+        None, description="only in pairs: a digest over the code that only this side can reach"
     )
     dataset_digest: str = Field(description="SHA-256 of the converted dataset")
 
     @property
     def place(self) -> str:
-        """Where its software came from, by which it is certified: an image's label, or `host`, or
-        the label of a Python of the user's own."""
+        """Where its software came from, as certificates name it.
+
+        This is the label of an image, `host`, or the label of the user's own Python.
+        """
         return self.image or self.deployment
 
     @property
     def commit(self) -> str:
-        """The commit in short, with what it lacks."""
+        """The abbreviated commit, and whether there were uncommitted changes."""
         changed = " with uncommitted changes" if self.git_dirty else ""
         return (self.git_commit or "unknown")[:12] + changed
 
@@ -131,7 +133,7 @@ class Environment(Record):
 class Memory(Record):
     """Memory of a device or a process, in MiB; older files have only the peak."""
 
-    rank: Count = Field(description="the process")
+    rank: Count = Field(description="rank of the process")
     mib: NotNegative | None = Field(
         description="peak in the timed steps (in older files: since the start); null where the "
         "kernel does not reset it"
@@ -164,35 +166,37 @@ class PeakMemory(Record):
 
 
 class Inference(Record):
-    """The last evaluation: passes over test samples without gradients, in batches of
-    training.evaluation_batch, devices waited for before the first and after the last; no part of
-    train_seconds."""
+    """The last evaluation: forward passes over the test samples, without gradients.
+
+    Batches have training.evaluation_batch samples. The time is taken with devices synchronized
+    before the first and after the last batch, and is not part of train_seconds.
+    """
 
     samples: Whole = Field(description="test samples of all ranks")
     seconds: Positive = Field(description="input and forward passes, of the slowest rank")
     input_seconds: NotNegative | None = Field(
         None,
-        description="in older files: the part that prepared the input, each batch by itself",
+        description="only in older files: the part spent on preparing input, measured per batch",
     )
 
 
 class Tokens(Record):
-    """Of texts alone: what the batches of all epochs held."""
+    """What the batches of all epochs contained; only for texts."""
 
     number: Whole = Field(description="tokens without padding")
     padding: float = Field(ge=0, lt=1, description="share of padding in what was computed")
-    per_second: Positive = Field(description="tokens without padding a second of train_seconds")
+    per_second: Positive = Field(description="tokens without padding per second of train_seconds")
 
 
 class Epoch(Extended):
     """One epoch of the history."""
 
-    epoch: Whole = Field(description="from 1")
+    epoch: Whole = Field(description="number of the epoch, from 1")
     train_loss: float = Field(description="mean over the epoch's samples")
-    learning_rate: NotNegative = Field(description="of the epoch's last step")
-    seconds: Positive = Field(description="of this epoch")
-    elapsed_seconds: Positive = Field(description="of this and earlier epochs")
-    samples_per_second: Positive = Field(description="of this epoch")
+    learning_rate: NotNegative = Field(description="learning rate of the epoch's last step")
+    seconds: Positive = Field(description="seconds of this epoch")
+    elapsed_seconds: Positive = Field(description="seconds of this and earlier epochs")
+    samples_per_second: Positive = Field(description="training samples per second of this epoch")
     test_accuracy: Share | None = Field(
         description="over the whole test set; null with training.steps"
     )
@@ -205,7 +209,7 @@ class Beside(Record):
     """A model that trained at the same time on a device of its own (strategy concurrent)."""
 
     model: str = Field(description="its name")
-    train_seconds: Positive = Field(description="of its steps, as of the cell's own model")
+    train_seconds: Positive = Field(description="seconds of its steps, as for the cell's own model")
 
 
 class PhaseSeconds(Record):
@@ -220,29 +224,31 @@ class PhaseSeconds(Record):
 
 
 class RankPhases(PhaseSeconds):
-    """The same for one rank."""
+    """Seconds of one rank by phase."""
 
-    rank: Count = Field(description="the process")
+    rank: Count = Field(description="rank of the process")
 
 
 class Phases(Record):
-    """Phases, as parbench/measure/profiling/phases.py defines them; of each rank they sum to
-    train_seconds."""
+    """Phases, as parbench/measure/profiling/phases.py defines them.
+
+    The phases of each rank add up to train_seconds.
+    """
 
     kind: Literal["phases"] = Field(description="the instrument")
     waiting_known: bool = Field(
-        description="whether waiting is told apart from communication; not over several machines, "
-        "whose clocks do not compare"
+        description="whether waiting and communication are separate; on several machines they are "
+        "not, since clocks differ"
     )
     mean: PhaseSeconds = Field(description="over ranks")
     ranks: list[RankPhases] = Field(min_length=1, description="by rank")
 
 
 class Operator(Record):
-    """An operator in a profile; the device's seconds are null where there is none."""
+    """An operator in a profile; the device's seconds are null if there is no device."""
 
     name: str = Field(description="as torch.profiler names it, such as aten::addmm")
-    calls: Whole = Field(description="how often")
+    calls: Whole = Field(description="number of calls")
     cpu_self_seconds: NotNegative
     cpu_total_seconds: NotNegative
     device_self_seconds: NotNegative | None
@@ -250,14 +256,14 @@ class Operator(Record):
 
 
 class Profiled(Record):
-    """Some steps, the optimizer's included, or batches of the last evaluation."""
+    """The operators of some training steps, optimizer included, or of batches of inference."""
 
-    steps: Whole = Field(description="that were recorded")
+    steps: Whole = Field(description="number of recorded steps or batches")
     cpu_self_seconds: NotNegative = Field(
-        description="on the processor; self times add up to the sum of all operators"
+        description="seconds on the processor: the sum of the self times of all operators"
     )
     device_self_seconds: NotNegative | None = Field(
-        description="on the accelerator; null where there is none"
+        description="seconds on the accelerator; null without one"
     )
     operators: list[Operator] = Field(
         description="those with the largest self time by either clock, in that order"
@@ -265,7 +271,7 @@ class Profiled(Record):
 
 
 class Operators(Record):
-    """Operators that took the time, by torch.profiler on rank 0."""
+    """The operators that took the most time, recorded by torch.profiler on rank 0."""
 
     kind: Literal["operators"] = Field(description="the instrument")
     training: Profiled | None
@@ -273,11 +279,11 @@ class Operators(Record):
 
 
 class Resumed(Record):
-    """Where an interrupted run went on."""
+    """Where an interrupted run continued."""
 
-    epoch: Whole = Field(description="from 1")
+    epoch: Whole = Field(description="number of the epoch, from 1")
     step: Count = Field(description="steps of the epoch that were done")
-    machine: str = Field(description="fingerprint of the machine that had done them")
+    machine: str = Field(description="fingerprint of the machine that did them")
 
 
 # --- of a pair ---
@@ -287,9 +293,9 @@ class Side(Record):
     """One side of a pair; older files have no memory."""
 
     steps: Whole | None = Field(
-        description="optimizer steps (of inference: batches) of a turn, as warm-up found them"
+        description="optimizer steps (for inference: batches) of a turn, chosen during warm-up"
     )
-    turns: Whole = Field(1, description="of a slice; older files have one")
+    turns: Whole = Field(1, description="number of turns of a slice; 1 in older files")
     environment: Environment
     peak_memory_mib: PeakMemory | None = Field(
         None, description="of the timed steps of all slices; null where predicting is timed"
@@ -299,9 +305,9 @@ class Side(Record):
 class Slice(Record):
     """The turns of one side in a pair, together; older files have no joules."""
 
-    pair: Count = Field(description="from 0")
-    side: Count = Field(description="in the cell's order")
-    samples: Whole = Field(description="of all ranks")
+    pair: Count = Field(description="number of the pair, from 0")
+    side: Count = Field(description="number of the side, in the cell's order, from 0")
+    samples: Whole = Field(description="samples of all ranks")
     seconds: Positive = Field(
         description="of the slowest rank that trains a model of the comparison, devices "
         "synchronised"
@@ -309,7 +315,7 @@ class Slice(Record):
     others: NotNegative = Field(
         description="processor seconds of other programs on the side's cores"
     )
-    steal: float = Field(description="seconds in which the machine below took these cores away")
+    steal: float = Field(description="core seconds that the hypervisor took away from these cores")
     waited: float | None = Field(
         description="seconds in which any program of the machine waited for a core (PSI); null "
         "where the kernel does not report it"
@@ -320,6 +326,6 @@ class Slice(Record):
     )
     joules: Positive | None = Field(
         None,
-        description="of the accelerators by NVML, which renews its counters some ten times a "
-        "second; null where it cannot be read, or where other models share them",
+        description="energy of the accelerators by NVML, which updates its counters some ten times "
+        "a second; null where it cannot be read, or where other models share them",
     )

@@ -1,4 +1,4 @@
-"""Records of metrics.json, as readers see it: what one run of a cell, or of a pair, measured.
+"""Read metrics.json: what one run of a cell, or of a pair, measured.
 
 `metrics_json` writes the file, also where there is no pydantic; rules/schemas/metrics.schema.yaml
 and pair.schema.yaml are made from these models.
@@ -58,7 +58,7 @@ def _as(kind: type[_Kind], value: Any) -> _Kind:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"not a cell of this version ({error})") from None
     if not isinstance(cell, kind):
-        raise ValueError(f"a {type(cell).__name__.lower()}, and not a {kind.__name__.lower()}")
+        raise ValueError(f"a {type(cell).__name__.lower()}, not a {kind.__name__.lower()}")
     return cell
 
 
@@ -69,10 +69,10 @@ WholePair = Annotated[Pair, PlainValidator(partial(_as, Pair)), _OBJECT]
 
 @dataclass(frozen=True)
 class Trained:
-    """A cell that was trained: in a run of its own, or as a side of a pair.
+    """A cell that was trained in a separate run or as a side of a pair.
 
     ``code``: the digest of its code, None in older files of pairs. ``peak_memory_mib`` and
-    ``joules_per_sample``: only of a side; None if unknown.
+    ``joules_per_sample``: only for a side, and None if unknown.
     """
 
     cell: Cell
@@ -85,7 +85,8 @@ class Trained:
 class Run(Extended):
     """metrics.json, what one run of one cell measured.
 
-    Written only by parbench/measure/. Numbers of a run that did not end ok are null, lists empty.
+    Only parbench/measure/ writes it. If a run did not end ok, its numbers are null and its lists
+    are empty.
     """
 
     schema_version: Literal[1] = Field(description="version of this file's shape")
@@ -131,11 +132,11 @@ class Run(Extended):
     )
     predictions_sha256: Sha256 | None = Field(
         None,
-        description="SHA-256 of the predicted classes of the test set, of a cell that predicts "
-        "alone; equal for runs that predicted the same, id by id",
+        description="SHA-256 of the predicted classes of the test set, only for a cell that only "
+        "predicts; equal for runs that predicted the same for every id",
     )
-    history: list[Epoch] = Field(description="an entry an epoch")
-    beside: list[Beside] = Field([], description="from one start")
+    history: list[Epoch] = Field(description="one entry for each epoch")
+    beside: list[Beside] = Field([], description="models that trained at the same time")
     profile: Annotated[Phases | Operators, Field(discriminator="kind")] | None = Field(
         None, description="what an instrument found (training.profile of the cell)"
     )
@@ -143,13 +144,13 @@ class Run(Extended):
     started: Moment
     finished: Moment
     resumed_from: Annotated[list[Resumed], Field(min_length=1)] | None = Field(
-        description="where an interrupted run went on, each time; null when it ran in one go. Its "
-        "clocks count each step once",
+        description="where an interrupted run continued, each time; null if it was not "
+        "interrupted. Its times count each step once",
     )
 
     @property
     def trained(self) -> tuple[Trained, ...]:
-        """What was trained: its cell."""
+        """What was trained: only its cell."""
         return (Trained(self.cell, self.environment, self.environment.code_digest),)
 
     @property
@@ -164,7 +165,7 @@ class Run(Extended):
 
     @property
     def joules_per_sample(self) -> float | None:
-        """The energy of a sample; None if unknown, or if other models share the accelerators."""
+        """The joules per sample; None if unknown, or if other models share the accelerators."""
         energy, speed, time = self.energy_joules, self.samples_per_second, self.train_seconds
         if self.beside or energy is None or speed is None or time is None:
             return None
@@ -180,7 +181,7 @@ class Run(Extended):
 class PairRun(Record):
     """metrics.json of a pair, one restart of sides that took turns on the same devices.
 
-    Written only by parbench/measure/metrics_json.py.
+    Only parbench/measure/metrics_json.py writes it.
     """
 
     schema_version: Literal[1] = Field(description="version of this file's shape")
@@ -205,7 +206,7 @@ class PairRun(Record):
     def _complete(self) -> PairRun:
         count = len(self.cell.sides)
         if len(self.sides) != count or any(entry.side >= count for entry in self.slices):
-            raise ValueError(f"sides or slices are not those of the cell, which has {count} sides")
+            raise ValueError(f"sides or slices do not fit the cell, which has {count} sides")
         return self
 
     @property
@@ -251,10 +252,12 @@ def seconds(started: str, finished: str) -> float:
 
 
 def of(content: object, where: str) -> Run | PairRun:
-    """Return the run that the ``content`` of a metrics.json describes, its texts safe to show.
-    Raises a ParbenchError that begins with ``where`` if it describes none."""
+    """Return the run that the ``content`` of a metrics.json describes, with text made safe to show.
+
+    Raises ParbenchError, which begins with ``where``, for invalid content.
+    """
     if not isinstance(content, dict):
-        raise ParbenchError(f"{where}: holds {brief(repr(content))}, and not the result of a run")
+        raise ParbenchError(f"{where}: contains {brief(repr(content))}, not the result of a run")
     try:
         return (PairRun if "sides" in content else Run).model_validate(printable(content))
     except pydantic.ValidationError as error:
@@ -274,7 +277,7 @@ def of(content: object, where: str) -> Run | PairRun:
 
 
 def read(path: str | os.PathLike[str]) -> Run | PairRun:
-    """Read metrics.json. Raises ParbenchError if it is none of this version."""
+    """Read a metrics.json. Raises ParbenchError if it is not valid in this version."""
     content = read_json(path)
     try:
         return of(content, str(path))
