@@ -94,7 +94,7 @@ crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="-
 system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
 	@bash containers/system.sh $(ARGS)
 
-doctor: .python ## what this machine can run, and the command that mends what it cannot
+doctor: .python ## what this machine can run, and the command that fixes what it cannot
 	@$(PARBENCH) doctor $(ARGS)
 
 slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type; ARGS=16: of as many nodes

@@ -18,8 +18,12 @@ def main() -> None:
         words = [word for word in words if word != action]
     else:
         name = RENAMED.get(name, name)
+    root = Path(__file__).resolve().parents[1]
+    program = ["parbench"]
+    if not Path.cwd().is_relative_to(root):  # where `parbench` would find no checkout
+        program = ["python", str(root / "scripts" / "bin" / "parbench")]
     print(
-        f"error: scripts/{old} is now: {shlex.join(['parbench', name, *words])}\n"
+        f"error: scripts/{old} is now: {shlex.join([*program, name, *words])}\n"
         '  . "$(make -s env)/bin/activate" puts parbench on the PATH',
         file=sys.stderr,
     )

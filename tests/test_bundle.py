@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from parbench.__main__ import main
 from parbench.deploy import apptainer, bundle, host_environment, uv
 from parbench.errors import ParbenchError
 from parbench.workflow import minutes
@@ -217,6 +218,17 @@ def test_a_command_ends_after_its_minutes_and_its_cells_are_counted(tmp_path, mo
     assert said.out == "asked\n"
     assert "no cell had begun yet; the same command goes on from here" in said.err
     assert minutes.run(["sh", "-c", "exit $KEY"], 60, {"KEY": "3"}) == 3
+
+
+def test_a_report_whose_minutes_are_over_is_made_of_what_is_done(monkeypatch):
+    asked = []
+    monkeypatch.setattr(minutes, "run", lambda *given: asked.append(given))
+    monkeypatch.chdir(ROOT)
+    for name in ("report", "run"):
+        main([name, "--minutes", "9"])
+    (report, limit, variables), (run, *more) = asked
+    assert (report[-1], limit, variables) == ("report", 9, {"PARBENCH_REPORT_WHEN_STOPPED": "1"})
+    assert (run[-1], more) == ("run", [9])
 
 
 def require_unshare() -> None:

@@ -1,6 +1,7 @@
 """Rebuild published benchmarks of parallel training, cell by cell.
 
-`parbench COMMAND --help` describes a command. Each command is a file in parbench/commands.
+`parbench COMMAND --help` describes a command. Each command is a file in parbench/commands; it runs
+in the project's folder, unless it states ANYWHERE.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import ModuleType
 from parbench import variables
 from parbench.errors import ParbenchError
 from parbench.exits import run_main
+from parbench.plan import places
 from parbench.words import nearest
 
 COMMANDS = Path(__file__).with_name("commands")
@@ -78,6 +80,8 @@ def main(words: Sequence[str]) -> int | None:
     command = load(name)
     parser = parser_of(name, command)
     options, others = parser.parse_known_args(words[1:])
+    if name in names(COMMANDS) and not getattr(command, "ANYWHERE", False):
+        places.require_root(f"parbench {name}")
     if "snakemake" in options:
         options.snakemake = others
     elif others:

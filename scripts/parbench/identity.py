@@ -143,6 +143,11 @@ def packages_of(modules: Iterable[str]) -> list[str]:
     return packages.used({name for each in modules for name in provenance.packages_of(each)})
 
 
+@functools.cache
+def _packages(names: Names) -> list[str]:
+    return packages_of(_code(names))
+
+
 def _of_versions(names: Iterable[str], versions: Mapping[str, str]) -> dict[str, str]:
     return {name: versions[name] for name in ("Python", *names) if name in versions}
 
@@ -189,7 +194,7 @@ def recorded(
     labels = [each["image"] for each in environments if each["image"] is not None]
     software = _by_image(labels)
     if not labels and not cell.deployment.startswith(probe.LABEL):
-        used = packages_of(code_of(cell))
+        used = _packages(_names(cell))
         for each in environments:
             software |= _of_versions(used, {"Python": each["python"], **each["packages"]})
     starts: dict[str, str | None] = {}

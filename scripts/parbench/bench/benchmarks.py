@@ -25,6 +25,7 @@ from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 from parbench.runs import records
+from parbench.variables import PROGRAM
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.
@@ -251,8 +252,8 @@ def measure(names: Sequence[str], turns: int | None, against: Path | None, out: 
         raise ParbenchError(f"--pairs {turns}: at least 1 is needed")
     checkouts = {"this": ROOT}
     if against is not None:
-        if not (against / "Snakefile").is_file():
-            raise ParbenchError(f"--against {against}: no checkout of parbench")
+        if not (against / PROGRAM.relative_to(ROOT)).is_file():
+            raise ParbenchError(f"--against {against}: not a checkout of parbench 0.2 or newer")
         checkouts["the other"] = against.absolute()
     result = {
         "schema_version": 5,

@@ -12,6 +12,8 @@ import argparse
 
 from parbench.files import user_path
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, what its columns mean, and what is taken for granted."""

@@ -10,6 +10,8 @@ it. `parbench report` certifies what its studies use by itself.
 import argparse
 from pathlib import Path
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is certified, and the file to write."""

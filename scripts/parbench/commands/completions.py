@@ -20,6 +20,8 @@ _parbench() {{
 complete -o default -F _parbench parbench
 """
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the shell."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from parbench.files import user_path
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add Slurm's check."""

@@ -10,6 +10,8 @@ or by `parbench report` for the studies that it runs. Runs on a bare Python: `ma
 
 import argparse
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""

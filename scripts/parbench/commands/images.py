@@ -14,6 +14,8 @@ from pathlib import Path
 
 from parbench.files import user_path
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the three actions."""

@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Start or end the cluster."""
     from parbench.launch import spark_cluster
-    from parbench.plan import config_files, places
+    from parbench.plan import config_files
 
-    places.require_root("parbench spark")
     if options.action == "down":
         print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
         return

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from parbench.files import user_path
 
+ANYWHERE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two programs and how they are compared."""

@@ -110,7 +110,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         # Before the devices are locked, because missing images are built here.
         facts = containers.of_sides(cell, task.results / "plan" / "images.json")
         progress, _ = _progress(task)
-        if not retrain:
+        if not retrain and saved_weights.lacking(cell, folder.parent) is None:
             labels = [None if image is None else image["label"] for image in facts]
             now = identity.current(cell, labels, task.data.absolute())
             if outcome.take_finished(folder, task.out, now):

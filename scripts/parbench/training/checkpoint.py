@@ -89,12 +89,10 @@ class Store:
                 print(f"checkpoint: {path} is damaged; trying the one before it", flush=True)
                 _delete([path])
                 continue
-            then = _record(path).get("identity")
-            changes = (
-                ["it was written by an older parbench"]
-                if then is None
-                else self.identity.changes_since(Identity.of(then))
-            )
+            try:
+                changes = self.identity.changes_since(Identity.of(_record(path)["identity"]))
+            except (LookupError, TypeError, ValueError):
+                changes = ["another version of parbench wrote it"]
             if not changes:
                 return _number(path)
             print(f"checkpoint: starts afresh, not from {path}: {'; '.join(changes)}", flush=True)

@@ -34,7 +34,7 @@ def prepare(words: Sequence[str]) -> None:
         if not word.startswith(("results/", "reports/")):
             raise ParbenchError(
                 f"{word}: neither an option of Snakemake nor a file in results/ or reports/; "
-                "values of the configuration follow --config: ARGS='--config studies=[laharsh-cpu]'"
+                "values of the configuration follow --config: --config studies=[laharsh-cpu]"
             )
     if asked.dryrun:
         return
