@@ -39,7 +39,7 @@ def test_the_help_of_each_command_needs_no_packages():
 def test_the_help_lists_each_command_with_the_first_line_of_its_own():
     listed = run(sys.executable, "-S", variables.PROGRAM, "--help").stdout
     commands, called = listed.partition("called by the workflow:")[::2]
-    assert "  why          Say why a cell would run again" in commands
+    assert "  why          Show why a cell would run again" in commands
     assert "  train        Train one cell" in called
     for name in NAMES:
         assert program.load(name).__doc__.partition("\n")[0] in listed

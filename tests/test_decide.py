@@ -60,7 +60,7 @@ def test_restarts_are_added_and_kept(work):
     # A restart of 0 seconds fits into any time, and one round takes all of it.
     cost(work, "*.pair.*", 0)
     said = work.parbench("decide", "--minutes", "0.05").stdout
-    assert "undecided comparisons: 2; one restart or seed more of each" in said
+    assert "undecided comparisons: 2; one more restart or seed of each" in said
     assert said.count("not checked: 2 restarts, but at least 4 are needed") == 2
     assert list(json.loads(kept.read_text()).values()) == [2, 2]
     # Two more restarts of 8 seconds do not fit into 12, but those of the other pair do.

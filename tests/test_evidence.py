@@ -275,7 +275,7 @@ def test_the_same_cells_on_two_machines_stand_side_by_side(tmp_path):
 def test_the_workflow_renders_evidence_without_training(tmp_path):
     work = Workspace(tmp_path / "a work folder")
     none = work.snakemake("-n", "reports/evidence.html", check=False)
-    assert "reports/evidence holds no file of evidence" in none.stdout + none.stderr
+    assert "reports/evidence has no file of evidence" in none.stdout + none.stderr
     groups = [Group("resnet18", "eager", CPU1, seeds=(0,))]
     results = measured(tmp_path / "elsewhere", groups, published=None)
     path = wrote(work.folder / "reports/evidence", results)

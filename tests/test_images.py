@@ -165,7 +165,7 @@ def test_a_broken_recipe_leaves_nothing_half_and_says_why(tiny):
         # Locks and logs stay beside the base image.
         assert {path.suffix for path in tiny.folder.glob("tiny-*")} == {".lock", ".log"}
     unknown = tiny.run("build", "tin", check=False)
-    assert "there is no image 'tin': containers/ holds no tin.def" in unknown.stderr
+    assert "there is no image 'tin': containers/ has no tin.def" in unknown.stderr
 
 
 STUB = """#!/bin/sh

@@ -207,7 +207,7 @@ def test_jobs_of_a_killed_submitter_are_not_doubled(work, trained):
     reason = "needs 1x A30, 4 cores, 1000 MiB of memory (partition main has none)"
     assert f"1 cell on a30x1 not run: {reason}" in said
     assert "2 cells to train" in said
-    assert f"{eager}: job {left} of an earlier run is still there" in said
+    assert f"{eager}: job {left} of an earlier run still exists" in said
     assert f"--dependency=afterany:{left}" in work.seen.read_text()
     # Those of this run; another test cancels jobs of train_and_keep.
     logs = list((work.folder / ".snakemake/slurm_logs/rule_train").rglob("*.log"))

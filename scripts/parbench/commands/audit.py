@@ -4,8 +4,8 @@
     parbench audit paper.md --columns "Model=model, GPUs=devices, img/s=samples_per_second" \\
         --given "hardware=V100, strategy=ddp"
 
-It computes and trains nothing. Claims are those of claims.yaml beside the file. docs/audit.md says
-what each finding means, and what a table may hold.
+Nothing is trained. Claims are those of claims.yaml beside the file. docs/audit.md says what each
+finding means, and what a table may contain.
 """
 
 import argparse
@@ -16,24 +16,26 @@ ANYWHERE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file, what its columns mean, and what is taken for granted."""
+    """Add the file, the meaning of its columns, and what it does not state."""
     parser.add_argument(
-        "file", type=user_path, help="published values, one a row; with --columns any table"
+        "file", type=user_path, help="published values, one per row; with --columns any table"
     )
     parser.add_argument(
         "--columns",
-        help="of a table as printed (Markdown, plain text, CSV): what is read of it, such as "
+        help="the columns to read of a table as printed (Markdown, plain text, CSV), such as "
         '"Model=model, GPUs=devices, img/s=samples_per_second"',
     )
     parser.add_argument(
         "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
     )
-    parser.add_argument("--classes", type=int, help="of the dataset (default: 10)")
+    parser.add_argument("--classes", type=int, help="number of classes (default: 10)")
     parser.add_argument(
         "--train-samples", type=int, help="samples of the training set (default: 50000)"
     )
     parser.add_argument(
-        "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
+        "--unbalanced",
+        action="store_true",
+        help="test classes differ in size, so scores are not checked",
     )
 
 

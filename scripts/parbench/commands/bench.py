@@ -1,7 +1,7 @@
-"""Measure the overhead of parbench itself, if asked in comparison with another checkout.
+"""Measure the overhead of parbench itself, alone or in comparison with another checkout.
 
-    parbench bench loop start           # some of them
-    parbench bench --against ../old     # this checkout beside another one, in turns
+    parbench bench loop start           # only these benchmarks
+    parbench bench --against ../old     # this checkout and another one, in turns
 
 docs/bench.md says what each row means.
 """
@@ -13,12 +13,14 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is measured, how often and beside what."""
+    """Add what to measure, how often, and what to compare it with."""
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="of a benchmark in docs/bench.md (default: all)"
+        "names", nargs="*", metavar="NAME", help="a benchmark of docs/bench.md (default: all)"
     )
     parser.add_argument(
-        "--pairs", type=int, help="turns of each side, twice (10); of `pairs` restarts (4)"
+        "--pairs",
+        type=int,
+        help="how often the sides take turns, A B B A (10); for `pairs`, restarts (4)",
     )
     parser.add_argument("--against", type=user_path, help="another checkout, which takes its turns")
     parser.add_argument(

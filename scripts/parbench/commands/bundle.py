@@ -16,14 +16,14 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is packed, and where to."""
+    """Add what to pack, and the archive to write."""
     parser.add_argument("--out", type=user_path, help="default: parbench-<version>.tar, here")
     parser.add_argument(
         "--configfile",
         type=user_path,
         nargs="+",
         default=[],
-        help="committed; laid over config.yaml",
+        help="committed files that override config.yaml",
     )
     parser.add_argument(
         "--bare",
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for measuring on a machine that has torch, torchvision, numpy, pandas and matplotlib",
     )
     parser.add_argument(
-        "--most-mib", type=duration, default=60, help="of a bare archive (default: 60)"
+        "--most-mib", type=duration, default=60, help="largest size of a bare archive (default: 60)"
     )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
 

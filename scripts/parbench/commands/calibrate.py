@@ -1,6 +1,6 @@
 """Estimate from A/A pairs measured on a machine how often verdicts err and how long they take.
 
-docs/verdicts.md says how, and what is allowed.
+docs/verdicts.md describes the method, and which errors are acceptable.
 """
 
 import argparse
@@ -10,14 +10,16 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the pairs and what a restart takes."""
+    """Add the pairs, and how long a restart takes."""
     parser.add_argument(
         "files",
         nargs="*",
         type=user_path,
         help="metrics.json of A/A pairs (those in results/cells)",
     )
-    parser.add_argument("--seconds", type=duration, help="what a restart takes (as measured)")
+    parser.add_argument(
+        "--seconds", type=duration, help="how long a restart takes (default: as measured)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """List the cells of studies with their state.
 
-A state is done, missing, stale (parbench why says why it would run again) or why it does not run
-here.
+The state is done, missing, stale (parbench why shows why the cell would run again), or not run,
+with the reason.
 """
 
 import argparse
@@ -10,9 +10,9 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says whose cells."""
+    """Add the configuration and the studies."""
     parser.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="laid over config.yaml"
+        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
     )
     parser.add_argument(
         "--study", action="append", default=[], help="instead of `studies` in config.yaml"

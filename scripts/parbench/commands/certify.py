@@ -1,10 +1,10 @@
-"""Prove that strategies compute the same thing: each against eager training, on one batch.
+"""Check that strategies compute the same: each against eager training, on one batch.
 
     parbench certify --model resnet18 --out certificate.json
 
 The first step's gradients, three steps' losses and the weights after them are compared, in real
-processes. Status 1: something differs. docs/equivalence.md says what is compared and how to read
-it. `parbench report` certifies what its studies use by itself.
+processes. The status is 1 if something differs. docs/equivalence.md says what is compared and how
+to read the result. `parbench report` certifies what its studies use automatically.
 """
 
 import argparse
@@ -14,7 +14,7 @@ ANYWHERE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is certified, and the file to write."""
+    """Add what to certify, and the file to write."""
     from parbench import models
 
     selection = parser.add_mutually_exclusive_group()
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from parbench.equivalence import certify
 
     if options.plan is not None:
-        # The report shows what differs: a strategy may be meant to.
+        # Status 0: the report shows what differs, and a strategy may differ on purpose.
         certify.certify_plans(options.plan, options.out, options.place)
         return 0
     return int(certify.certify_models(options.model, options.out, options.place) > 0)

@@ -1,4 +1,4 @@
-"""Show what the last report says of claims, from results/claims.json.
+"""Show what the last report says about claims, from results/claims.json.
 
 parbench claims list          # a line for each
 parbench claims show <claim>  # its parts and comparisons, what they rest on and lack

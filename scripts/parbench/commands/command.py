@@ -1,6 +1,6 @@
 """Print the command that trains a cell, ready to paste.
 
-What must be made first, if anything, is said on standard error.
+Standard error names what must be made first, if anything.
 """
 
 import argparse
@@ -11,8 +11,8 @@ from parbench.commands import cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the cell, and what says whose cells."""
-    parser.add_argument("cell", help="id, or a unique part of it (parbench cells has all)")
+    """Add the cell, the configuration and the studies."""
+    parser.add_argument("cell", help="id, or a unique part of it (parbench cells lists all)")
     cells.add_arguments(parser)
 
 
@@ -30,13 +30,13 @@ def run(options: argparse.Namespace) -> None:
     writing.write(plan)
     missing = [] if state.described_data(cell) else [state.data_path(cell)]
     missing += state.missing_weights(cell)
-    # On standard error: the command on standard output is there to be piped and pasted.
+    # On standard error, so that the command on standard output can be piped and pasted.
     if missing:
         arguments = next(
             study.arguments for study in plan.studies.values() if cell_id in study.runnable()
         )
         make = shlex.join(["snakemake", *map(str, missing), *arguments])
-        print(f"its data are not there yet; first: {make}", file=sys.stderr)
+        print(f"its data do not exist yet; first: {make}", file=sys.stderr)
     home, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
     files = [home / name for name in ("metrics.json", "log.txt")]
     print(Task(cell, home / "cell.json", data, *files).typed())

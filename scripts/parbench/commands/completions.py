@@ -1,4 +1,4 @@
-"""Print what makes a shell complete parbench's commands and options.
+"""Print a script that makes a shell complete parbench's commands and options.
 
 source <(parbench completions bash)    # in ~/.bashrc
 source <(parbench completions zsh)     # in ~/.zshrc
@@ -6,7 +6,7 @@ source <(parbench completions zsh)     # in ~/.zshrc
 
 import argparse
 
-# In zsh the function of bash is understood.
+# zsh can run bash's completion function.
 ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit"
 SCRIPT = """\
 _parbench() {{
@@ -25,7 +25,7 @@ ANYWHERE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the shell."""
-    parser.add_argument("shell", choices=["bash", "zsh"], help="whose language to print")
+    parser.add_argument("shell", choices=["bash", "zsh"], help="the shell that will run the script")
 
 
 def run(options: argparse.Namespace) -> None:

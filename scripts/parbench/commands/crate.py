@@ -1,8 +1,8 @@
-"""Write a Workflow Run RO-Crate of a finished run: what was run, its inputs and results.
+"""Write a Workflow Run RO-Crate of a finished run: what ran, its inputs and its results.
 
     parbench crate --out <name>.zip --agent 'Ada Lovelace'
 
-It needs packages of its own: `make env ARGS=crate` adds them, and so does `make crate`.
+It needs further packages, which `make env ARGS=crate` or `make crate` adds.
 """
 
 import argparse
@@ -13,16 +13,16 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the configuration of the run, and what the crate says of it."""
+    """Add the configuration of the run, and what the crate says about it."""
     parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="as of the report"
+        "--configfile", type=user_path, nargs="+", default=[], help="those of the report"
     )
-    parser.add_argument("--config", nargs="+", default=[], help="key=value, as of the report")
+    parser.add_argument("--config", nargs="+", default=[], help="key=value, those of the report")
     parser.add_argument(
         "--out", type=user_path, default=Path("crate"), help="a folder, or <name>.zip"
     )
-    parser.add_argument("--agent", help="the name of who ran it; by default nobody is named")
-    parser.add_argument("--license", help="its address; by default parbench's own")
+    parser.add_argument("--agent", help="name of the person who ran it (default: none)")
+    parser.add_argument("--license", help="address of the license (default: parbench's)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,10 +3,10 @@
     parbench decide --minutes 60
     parbench decide --check        # in CI: status 1 if a claim is refuted, impossible or undecided
 
-It measures what is not done, then adds to the comparisons of times, to claims and to numbers beside
-published values what decides them in the time that is left, the nearest first.
-results/restarts.json keeps how many each has, and the next `parbench report` shows them. Looking
-after each restart is allowed for: docs/verdicts.md.
+It measures what is not done. Then it adds restarts and seeds that can decide comparisons of times,
+claims, and numbers with published values in the time left, the quickest first.
+results/restarts.json keeps how many each has, and the next `parbench report` shows the results. The
+verdicts are valid although they are looked at after each restart: docs/verdicts.md.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the time and the configuration."""
+    """Add the time limit and the configuration."""
     parser.set_defaults(snakemake=())
     parser.allow_abbrev = False  # Snakemake has options of its own that begin alike
     parser.add_argument("--minutes", type=duration, default=60, help="at most (default: 60)")
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="within `budget_minutes` of the configuration, and then write the report anew, as the "
-        "end of `parbench report` does, whose words for Snakemake it takes",
+        help="use `budget_minutes` of the configuration, then write the report again, as the end "
+        "of `parbench report` does; takes the same arguments for Snakemake",
     )
     parser.add_argument(
         "--check",
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int | None:
         deciding.decide_for_report(words)
         return None
     if words:
-        raise ParbenchError(f"unknown words: {' '.join(words)}")
+        raise ParbenchError(f"unknown arguments: {' '.join(words)}")
     if options.check:
         return deciding.check(options.configfile, options.config)
     deciding.decide(options.minutes, options.configfile, options.config)

@@ -1,6 +1,6 @@
 """Check what this machine can run, what each missing thing costs, and the command that fixes it.
 
-    parbench doctor            # status 1: the quickstart cannot run
+    parbench doctor            # exits with 1 if the quickstart cannot run
     parbench doctor --slurm    # what cells ask Slurm for, for each hardware of config.yaml
 
 It also runs on a bare Python: `make doctor`.
@@ -16,18 +16,18 @@ ANYWHERE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add Slurm's check."""
+    """Add the option that checks Slurm."""
     parser.add_argument(
         "--slurm",
         action="store_true",
-        help="each hardware's sbatch line, and what this site's Slurm makes of it; submits nothing",
+        help="show each hardware's sbatch line and Slurm's answer to it; submits nothing",
     )
     parser.add_argument(
         "--configfile",
         type=user_path,
         action="append",
         default=[],
-        help="with --slurm: laid over config.yaml",
+        help="with --slurm: overrides config.yaml",
     )
 
 

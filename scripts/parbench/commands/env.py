@@ -1,11 +1,11 @@
 """Set up the environment once from a lock file; every `make` target then runs in it.
 
-    parbench env ensure                    # set up if needed, print its folder
-    parbench env ensure spark horovod      # with packages that few studies need
-    parbench env exec -- python -m pytest  # the same, then run a program in it
+    parbench env ensure                    # set it up if needed, and print its folder
+    parbench env ensure spark horovod      # with packages that only some studies need
+    parbench env exec -- python -m pytest  # set it up, then run a program in it
 
-Packages that only some studies need come when they are asked for: by name, all with `ensure --all`,
-or by `parbench report` for the studies that it runs. Runs on a bare Python: `make env`.
+Packages that only some studies need are added on request: by name, all of them with `ensure --all`,
+or by `parbench report` for the studies that it runs. It also runs on a bare Python: `make env`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Set up and print the folder, or become the program."""
+    """Set up the environment and print its folder, or run the program in place of this process."""
     from parbench.deploy import host_environment
 
     if options.action == "exec":

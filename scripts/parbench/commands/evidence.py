@@ -1,4 +1,4 @@
-"""Keep what a machine measured of a study in one small file, or unpack such a file.
+"""Write what a machine measured for a study to one small file, or unpack such a file.
 
     parbench evidence write quickstart   # -> reports/evidence/<study>-<machine>-<date>.json
     parbench evidence unpack <file> --folder results/evidence
@@ -15,11 +15,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     write = actions.add_parser("write", help="finished studies -> reports/evidence/")
-    write.add_argument("study", nargs="*", help="its name; by default those of the last report")
-    write.add_argument("--partial", action="store_true", help="also where cells are not measured")
+    write.add_argument(
+        "study", nargs="*", help="name of a study (default: those of the last report)"
+    )
+    write.add_argument("--partial", action="store_true", help="also write studies that lack cells")
     unpack = actions.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
     unpack.add_argument("file", type=user_path)
-    unpack.add_argument("--folder", type=user_path, required=True, help="gets a folder of its name")
+    unpack.add_argument(
+        "--folder",
+        type=user_path,
+        required=True,
+        help="folder in which to make one named as the file",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -2,9 +2,9 @@
 
     parbench images build                  # all images of the stack that do not exist yet
     parbench images list                   # the images, and whether they exist
-    parbench images run report -- python3  # a program inside one; there, python -m parbench works
+    parbench images run report -- python3  # run a program in an image, which can import parbench
 
-docs/images.md has more.
+See docs/images.md.
 """
 
 import argparse
@@ -22,15 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--stack", help="a folder of containers/locks/; default: config.yaml's")
     common.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="laid over config.yaml"
+        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
     )
     common.add_argument("--plan", type=Path, help="results/plan/images.json, instead of these")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    build = actions.add_parser("build", parents=[common], help="build what is not there")
+    build = actions.add_parser("build", parents=[common], help="build images that do not exist")
     build.add_argument("names", nargs="*", help="default: all")
     build.add_argument("--out", type=Path, help="digest file to write, for one image")
-    actions.add_parser("list", parents=[common], help="images and whether they are there")
-    enter = actions.add_parser("run", parents=[common], help="a program inside an image")
+    actions.add_parser("list", parents=[common], help="list images and whether they exist")
+    enter = actions.add_parser("run", parents=[common], help="run a program in an image")
     enter.add_argument("names", nargs=1, metavar="name")
     enter.add_argument("program", nargs="+", help="-- program and its arguments")
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     names = recipes.names(stack)
     for name in (requested := getattr(options, "names", None) or names):
         if name not in names:
-            reason = f"containers/ holds no {name}.def{nearest(name, names)}"
+            reason = f"containers/ has no {name}.def{nearest(name, names)}"
             raise ParbenchError(f"there is no image {name!r}: {reason}")
     for image in [recipes.image(name, stack, settings) for name in requested]:
         if options.action == "list":

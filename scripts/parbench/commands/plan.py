@@ -1,7 +1,8 @@
 """Show what the configured studies ask for on this machine, and what decides it.
 
-That is: where the studies are named, where cells run and why, the restarts and seeds that `parbench
-decide` added, and for each study its cells by state, with the reasons why some do not run here.
+It prints which file names the studies, where cells run and why, the restarts and seeds that
+`parbench decide` added, and for each study the number of cells in each state, with the reasons why
+some do not run here.
 `parbench cells` lists the cells; `parbench study check` says what decides a study's claims.
 """
 
@@ -11,12 +12,12 @@ from parbench.commands import cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says whose cells."""
+    """Add the configuration and the studies."""
     cells.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print it."""
+    """Print the plan."""
     from parbench.plan import overview
     from parbench.terminal import print_text
 

@@ -1,19 +1,19 @@
 """Run the studies of config.yaml, decide what is open, and write reports/final.html and final.pdf.
 
-    parbench report                                 # trains what is not done
-    parbench report --minutes 9                     # reports/unfinished.html: what is done then
-    parbench report -n                              # what would run, and what it would take
-    parbench report --config studies=[laharsh-cpu]  # other studies, for this run
-    parbench report --configfile mine.yaml          # laid over config.yaml
-    parbench report --profile slurm                 # each cell a job of Slurm
+    parbench report                                 # train what is not done
+    parbench report --minutes 9                     # stop then; reports/unfinished.html
+    parbench report -n                              # show what would run, and how long it takes
+    parbench report --config studies=[laharsh-cpu]  # run other studies
+    parbench report --configfile mine.yaml          # override config.yaml
+    parbench report --profile slurm                 # run each cell as a Slurm job
 
 First it adds to the environment what the cells need. Then Snakemake trains what is not done and
-makes tables and report; all words that are not options below are for it (`snakemake --help`). Then
-restarts and seeds are added for at most `budget_minutes` of config.yaml, where comparisons are
-undecided. It ends with the results of the studies in short.
+makes tables and report; it gets all arguments that are not listed below (`snakemake --help`). Then
+restarts and seeds are added to undecided comparisons, for at most `budget_minutes` of config.yaml.
+Finally it prints a summary of the results.
 
-Interrupted (Ctrl-C), it goes on from there when it is started again: running cells write a
-checkpoint and end.
+After an interruption (Ctrl-C), running cells write a checkpoint and end; the same command continues
+from there.
 """
 
 import argparse
@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes",
         type=duration,
-        help="interrupt the run after so many, waiting included; status 1 if that was needed",
+        help="interrupt the run after this many minutes, waiting included, and exit with 1",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run it all; return the status of the step that failed, or 0."""
+    """Run all steps; return the status of the step that failed, or 0."""
     if options.minutes is not None:
         from parbench.workflow import minutes
 
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
     from parbench.workflow import deciding, preparing
 
     preparing.prepare(options.snakemake)
-    os.environ["PARBENCH_CLOSING"] = "make"  # printed below, also if Snakemake has nothing to do
+    os.environ["PARBENCH_CLOSING"] = (
+        "make"  # the summary is printed below, even if Snakemake has nothing to do
+    )
     if status := programs.snakemake("reports/final.html", "reports/final.pdf", *options.snakemake):
         return status
     deciding.decide_for_report(options.snakemake)

@@ -1,10 +1,10 @@
 """Measure the cells of config.yaml's studies, and certify them, without tables and report.
 
-    parbench run --minutes 9             # on a machine that is there to measure
-    parbench run --profile slurm         # each cell a job of Slurm
+    parbench run --minutes 9             # on a machine that only measures
+    parbench run --profile slurm         # run each cell as a Slurm job
 
-As `parbench report`, whose options and words for Snakemake it takes. `parbench evidence write`
-keeps what was measured, to be reported elsewhere.
+It takes the options and the arguments for Snakemake of `parbench report`. `parbench evidence write`
+saves what was measured, for a report on another machine.
 """
 
 import argparse
@@ -31,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
     from parbench.workflow import preparing
 
     preparing.prepare(options.snakemake)
-    os.environ["PARBENCH_CLOSING"] = "make"  # there is no report to speak of
+    os.environ["PARBENCH_CLOSING"] = "make"  # no summary, since there is no report
     return programs.snakemake("measure", *options.snakemake)

@@ -3,7 +3,7 @@
     parbench spark up     # start a master and workers; print the entry for config.yaml
     parbench spark down   # end them
 
-Cells can use any other cluster, too: docs/spark.md.
+Cells can also use any other cluster: docs/spark.md.
 """
 
 import argparse
@@ -17,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="start it")
     up.add_argument("--workers", type=count, default=2, help="default: 2")
-    up.add_argument("--cores", type=count, default=1, help="of each worker; default: 1")
+    up.add_argument("--cores", type=count, default=1, help="cores of each worker; default: 1")
     up.add_argument(
-        "--memory", type=memory, default="2g", help="of each worker's executors; default: 2g"
+        "--memory", type=memory, default="2g", help="memory of each worker's executors; default: 2g"
     )
-    up.add_argument("--port", type=port, default=7077, help="of the master; default: 7077")
+    up.add_argument("--port", type=port, default=7077, help="port of the master; default: 7077")
     up.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
+        "--configfile", type=user_path, nargs="+", default=[], help="overrides config.yaml"
     )
     actions.add_parser("down", help="end it")
 

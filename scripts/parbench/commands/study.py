@@ -1,16 +1,16 @@
-"""Make a study of a table as a paper prints it, and show what a study decides.
+"""Make a study from a table as a paper prints it, and show what a study decides.
 
     parbench study new mypaper --table table.md \\
         --columns "Model=model, GPUs=devices, img/s=samples_per_second" --given "strategy=ddp"
 
-writes studies/mypaper.yaml, its small copy studies/mypaper-cpu.yaml, the values as printed in
-studies/published/mypaper.csv, and prints a claim to start from. With --folder they are elsewhere,
-and `studies` names them by path.
+writes studies/mypaper.yaml, its small copy studies/mypaper-cpu.yaml, and the values as printed in
+studies/published/mypaper.csv, and prints a claim to start from. With --folder, the files are
+written there, and `studies` must name them by path.
 
     parbench study check mypaper
 
-reads the study, its values and claims, and shows the cells, what stands beside each published value
-and what decides each claim, without running anything.
+reads the study, its values and claims, and shows the cells, what is compared with each published
+value and what decides each claim, without running anything.
 """
 
 import argparse
@@ -22,19 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""
     actions = parser.add_subparsers(required=True, dest="action", metavar="ACTION")
     new = actions.add_parser("new", help="write the drafts of a study")
-    new.add_argument("name", help="of the study and of its source")
+    new.add_argument("name", help="name of the study and of its source")
     new.add_argument("--table", type=user_path, required=True, help="Markdown, plain text or CSV")
     new.add_argument(
         "--columns", required=True, help='"Model=model, GPUs=devices, Time (s)=train_seconds"'
     )
-    new.add_argument("--given", default="", help='what no column states, "hardware=A100"')
-    new.add_argument("--names", default="", help='ours for the source\'s, "ResNet (ours)=resnet50"')
-    new.add_argument("--title", help="of the study")
+    new.add_argument("--given", default="", help='what no column states, such as "hardware=A100"')
+    new.add_argument(
+        "--names", default="", help='names here for the source\'s, "ResNet (ours)=resnet50"'
+    )
+    new.add_argument("--title", help="title of the study")
     new.add_argument("--folder", type=user_path, help="where to write them (default: studies)")
     check = actions.add_parser("check", help="show what a study runs and decides")
     check.add_argument("study", help="its name, or the path of its file")
     check.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="laid over config.yaml"
+        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
     )
 
 

@@ -1,8 +1,8 @@
-"""Make a study's table: statistics over seeds, published values, verdicts -> CSV.
+"""Write a study's table as CSV: statistics over seeds, published values, verdicts.
 
     parbench tables --plan results/plan/quickstart.json
 
-writes results/tables/quickstart.csv of the cells that are done. docs/verdicts.md says what its
+writes results/tables/quickstart.csv, with the cells that are done. docs/verdicts.md says what its
 columns mean.
 """
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--published", type=Path, nargs="+", help="CSV files of published values (default: all)"
     )
     parser.add_argument(
-        "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
+        "--certificate", type=Path, nargs="*", help="certificates of equivalence (default: none)"
     )
     parser.add_argument(
         "--out", type=Path, help="CSV to write (default: results/tables/<study>.csv)"

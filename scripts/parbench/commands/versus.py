@@ -3,8 +3,8 @@
     parbench versus --a 'python a.py' --b 'python b.py' --minutes 5
 
 Each program needs `from parbench_turns import step`, and `step(samples=...)` after each training
-step; docs/versus.md has more. The result is a page in the folder of --out. The programs run in this
-folder, with the variables and the PATH of this shell.
+step (docs/versus.md). The result is a page in the folder of --out. The programs run in the current
+folder, with this shell's environment variables.
 """
 
 import argparse
@@ -18,12 +18,14 @@ ANYWHERE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two programs and how they are compared."""
-    parser.add_argument("--a", metavar="COMMAND", help="the one, as typed")
-    parser.add_argument("--b", metavar="COMMAND", help="the other")
+    parser.add_argument("--a", metavar="COMMAND", help="the first command, as typed")
+    parser.add_argument("--b", metavar="COMMAND", help="the second command")
     parser.add_argument("--minutes", type=float, default=5, help="the most that it may take (5)")
     parser.add_argument("--label", nargs=2, metavar=("A", "B"), help="what to call them")
-    parser.add_argument("--cores", metavar="0,1", help="of both; by default all")
-    parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="for both; repeatable")
+    parser.add_argument("--cores", metavar="0,1", help="cores for both (default: all)")
+    parser.add_argument(
+        "--env", action="append", metavar="NAME=VALUE", help="a variable for both; repeatable"
+    )
     parser.add_argument(
         "--patience", type=float, default=600, help="seconds to a first step, or for a turn (600)"
     )
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
                 raise ParbenchError(f"--{key}: {path} says it; leave it out")
         comparison = comparing.continued(options.earlier)
     elif None in (options.a, options.b):
-        raise ParbenchError("--a and --b are needed: the two commands; or --continue FOLDER")
+        raise ParbenchError("give the two commands, --a and --b, or --continue FOLDER")
     else:
         comparison = comparing.begun(
             (options.a, options.b),

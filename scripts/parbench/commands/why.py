@@ -1,7 +1,7 @@
-"""Say why a cell would run again, or why it would not.
+"""Show why a cell would run again, or why it would not.
 
-It compares what the cell's metrics.json was measured with, and what it would be measured with now:
-settings, code, data, weights and image or packages.
+It compares what the cell's metrics.json was measured with and what a run would use: settings, code,
+data, weights, and image or packages.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from parbench.commands import cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the cell, and what says whose cells."""
-    parser.add_argument("cell", help="id, or a unique part of it (parbench cells has all)")
+    """Add the cell, the configuration and the studies."""
+    parser.add_argument("cell", help="id, or a unique part of it (parbench cells lists all)")
     cells.add_arguments(parser)
 
 

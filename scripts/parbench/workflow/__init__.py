@@ -1,4 +1,4 @@
-"""One run of all cells: checks before Snakemake starts, what its rules ask, what follows it.
+"""Run all cells: check before Snakemake starts, answer its rules, and decide what is still open.
 
-All that runs Snakemake, or programs that make tables and reports, is here.
+Only this package runs Snakemake, and the programs that make tables and reports.
 """

@@ -1,8 +1,9 @@
 """Add restarts and seeds to undecided comparisons until all are decided or the time is up.
 
-Each round takes what the time left can decide, so that a short time is not spread over everything.
-results/restarts.json holds how many each pair or group has; the plan reads it, so the next run of
-the workflow has them, too. Looking at the result after each one is allowed: see sequential.py.
+Each round runs what can be decided in the time left, so that a short time is not spread over
+everything. results/restarts.json keeps how many each pair or group has; the plan reads it, so that
+the next run of the workflow has them, too. Looking at the result after each one is statistically
+valid: see sequential.py.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what ``check`` fails 
 
 @dataclass(frozen=True)
 class Open:
-    """An undecided comparison with ``n`` values so far; each further value needs one cell from each
-    of ``parts`` and takes ``cost`` seconds. ``needed``: values that decide it, None if too many.
+    """An undecided comparison with ``n`` values so far.
+
+    Each further value needs one cell from each of ``parts`` and takes ``cost`` seconds. ``needed``:
+    estimated number of values that decide it, None if that is too many.
     """
 
     parts: tuple[PairGroup | PlannedGroup, ...]
@@ -60,21 +63,24 @@ class Open:
         series: Series,
         boundaries: tuple[float, ...],
     ) -> Open:
-        """Return the comparison of ``series``, decided once its interval excludes a boundary."""
+        """Return the comparison of ``series``, decided when its interval excludes a boundary."""
         interval = series.interval()
         needed = FEWEST if interval is None else sequential.needed(interval, boundaries)
         return cls(tuple(parts), len(series.values), series.cost, needed)
 
     @property
     def seconds(self) -> float:
-        """The seconds still needed if the estimate stays; infinite if too many values are."""
+        """The seconds still needed if the estimate holds; infinite if ``needed`` is None."""
         return math.inf if self.needed is None else max(1, self.needed - self.n) * self.cost
 
 
 def still_open(plan: expansion.Plan) -> Iterator[Open]:
-    """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal,
-    claims, and numbers beside their published values; of several questions to the same cells, the
-    one that is answered first."""
+    """Yield what is undecided in ``plan``.
+
+    This is whether a pair's variant is faster, slower or equal, claims, and numbers that have
+    published values. Of several questions about the same cells, only the one that is answered first
+    is included.
+    """
     for name in plan.studies:
         soonest: dict[tuple[str, ...], Open] = {}
         for question in (*_of_pairs(name, plan), *_of_claims(name, plan), *_of_numbers(name, plan)):
@@ -132,7 +138,7 @@ def _done(name: str, plan: expansion.Plan) -> list[str]:
 
 
 def _boundaries(comparison: Comparison) -> tuple[float, ...]:
-    """Return what the interval has to leave for the direction or, if that is known, the size."""
+    """Return the values that the interval must exclude to decide the direction, then the size."""
     is_open = comparison.verdict == UNDECIDED or not comparison.size_boundaries
     return comparison.boundaries if is_open else comparison.size_boundaries
 
@@ -152,8 +158,11 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
-    """Return the comparisons of the study's claims that are undecided, whose size is not told apart
-    from the published one, or that fail, but not clearly enough to decide a claim of several."""
+    """Return the comparisons of the study's claims that need more values.
+
+    They are undecided, or their size may or may not be the published one, or they fail, but not
+    clearly enough to decide a claim made of several comparisons.
+    """
     return [
         comparison
         for claim in plan_results.judged(plan, [name], _done(name, plan))
@@ -170,9 +179,9 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
 
 
 def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str]) -> None:
-    """Add restarts and seeds for at most ``minutes``, and print what is known then.
+    """Add restarts and seeds for at most ``minutes``, and print the results.
 
-    ``configfiles`` and ``settings`` (key=value) are laid over config.yaml. Raises ParbenchError.
+    ``configfiles`` and ``settings`` (key=value) override config.yaml. Raises ParbenchError.
     """
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
@@ -185,9 +194,9 @@ def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str])
 
 
 def decide_for_report(words: Sequence[str]) -> None:
-    """Decide what ``budget_minutes`` of the configuration allow, and then write the report anew.
+    """Decide what `budget_minutes` of the configuration allow, and then write the report again.
 
-    ``words``: of the command line of the Snakemake run that made the report. Raises ParbenchError.
+    ``words``: Snakemake's arguments in the run that made the report. Raises ParbenchError.
     """
     asked = of_snakemake(words)
     if asked.dryrun:
@@ -202,7 +211,7 @@ def decide_for_report(words: Sequence[str]) -> None:
         return expansion.plan(config, deployment, asked.configfile, changes, why_unavailable)
 
     _, measured = _decided(planned, config.budget_minutes, words)
-    # A result that was deleted is measured again here: to Snakemake the tables above it are whole.
+    # A deleted result is measured again here: Snakemake considers its tables up to date.
     if measured:
         _snakemake("reports/final.html", "reports/final.pdf", *words)
 
@@ -226,7 +235,7 @@ def _check(plan: expansion.Plan) -> None:
     comparable = [(study.pairs, study.study.published, study.study.claims) for study in studies]
     if not any(map(any, comparable)):
         raise ParbenchError(
-            f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared, "
+            f"studies: {', '.join(plan.studies)}: none has `pairs`, whose times are compared, "
             "or claims that are judged"
         )
 
@@ -247,7 +256,7 @@ def _decided(
             break
         minutes = math.ceil(sum(comparison.cost for comparison in chosen) / 60)
         print(
-            f"parbench: undecided comparisons: {len(chosen)}; one restart or seed more of each "
+            f"parbench: undecided comparisons: {len(chosen)}; one more restart or seed of each "
             f"takes some {minutes} min",
             flush=True,
         )
@@ -261,8 +270,10 @@ def _decided(
 
 
 def _nearest(known: Iterable[Open], left: float) -> list[Open]:
-    """Return what ``left`` seconds can decide one after the other, the soonest first; if nothing,
-    the soonest alone, to bring it nearer to a verdict."""
+    """Return what can be decided in ``left`` seconds, one after the other, the quickest first.
+
+    If that is nothing, return only the quickest, to bring it nearer to a verdict.
+    """
     able = [each for each in known if math.isfinite(each.seconds) and each.cost <= left]
     able.sort(key=lambda each: each.seconds)
     ends = accumulate(each.seconds for each in able)
@@ -270,8 +281,10 @@ def _nearest(known: Iterable[Open], left: float) -> list[Open]:
 
 
 def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
-    """Have Snakemake run the pairs that are not done, and the seeds that were added here; return
-    whether there were any."""
+    """Run, by Snakemake, the pairs that are not done and the seeds that were added.
+
+    Returns whether there were any.
+    """
     measured = False
     for study in plan.studies.values():
         entries = [
@@ -294,7 +307,7 @@ def _snakemake(*words: str) -> None:
 
 
 def _told(plan: expansion.Plan) -> list[str]:
-    """Return a table of all comparisons of times, then a line for each undecided one by seeds."""
+    """Return a table of all comparisons of times, then a line for each open comparison by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
         groups = plan_results.measured(plan, name, _done(name, plan)).groups

@@ -21,7 +21,7 @@ PROGRESS = Path("results/plan/progress.json")
 
 
 def run(command: Sequence[str], minutes: float, variables: Mapping[str, str] | None = None) -> int:
-    """Run ``command`` for at most ``minutes``, and the time that its cells take to stop.
+    """Run ``command`` for at most ``minutes``, plus the time that its cells take to stop.
 
     ``variables`` are added to its environment. Returns its status, or 1 if it was interrupted.
     """
@@ -32,7 +32,8 @@ def run(command: Sequence[str], minutes: float, variables: Mapping[str, str] | N
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 
-    # Before it starts: a program that a shell starts with `&` ignores SIGINT, and so would this.
+    # Set before the start: a program that a shell starts with `&` ignores SIGINT, and so would this
+    # one.
     with programs.handled(forward):
         added = os.environ | dict(variables or {})
         process = subprocess.Popen(command, process_group=0, env=added)
@@ -48,7 +49,7 @@ def run(command: Sequence[str], minutes: float, variables: Mapping[str, str] | N
 
 
 def _done(begun: float) -> str:
-    """Say how many cells of the run that ``begun`` then have a result."""
+    """Return how many cells of the run that ``begun`` at that time have a result, as a sentence."""
     progress = read_record(PROGRESS, "started", "cells") if PROGRESS.exists() else None
     if progress is None or progress["started"] < begun:
         return "no cell had begun yet"

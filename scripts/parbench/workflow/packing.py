@@ -1,4 +1,4 @@
-"""A bundle for a machine without network: what studies need is made and packed."""
+"""Make and pack what studies need on a machine without network (`parbench bundle`)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from parbench.plan import config_files, expansion, state
 def _needed(
     plan: expansion.Plan, deployment: Deployment, stack: str, bare: bool, most_mib: float
 ) -> bundle.Contents:
-    """Return images, datasets and published weights of all cells, runnable here or not.
+    """Return images, datasets and published weights of all cells, whether they can run here or not.
 
-    ``bare``: a dataset that is a folder of images in this checkout travels as it is, since image
-    files are the smaller form.
+    ``bare``: pack a dataset that is a folder of images in this checkout unconverted, since image
+    files are smaller.
     """
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
@@ -41,7 +41,7 @@ def _needed(
 def _prepare(
     contents: bundle.Contents, settings: recipes.ImageSettings, overlay: list[str]
 ) -> None:
-    """Make data (with the workflow) and images that do not exist yet."""
+    """Make data (by the workflow) and images that do not exist yet."""
     made = [folder for folder in contents.folders if folder.startswith("results/")]
     words = [f"{folder}/digest.json" for folder in made]
     if made and programs.snakemake(*words, *overlay, output=sys.stderr):
@@ -55,8 +55,8 @@ def write(
 ) -> None:
     """Write the archive to ``out``, a file or a folder, and print what the other machine needs.
 
-    ``configfiles`` are laid over config.yaml; ``stack``: of the host environment; ``bare``: to
-    measure alone, in at most ``most_mib``. Raises ParbenchError.
+    ``configfiles`` override config.yaml; ``stack``: of the host environment; ``bare``: make a small
+    archive that can only measure, of at most ``most_mib`` MiB. Raises ParbenchError.
     """
     bundle.require_clean()
     most_mib = most_mib if bare else math.inf

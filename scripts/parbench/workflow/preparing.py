@@ -1,9 +1,9 @@
-"""What a run does before Snakemake starts.
+"""Prepare a run before Snakemake starts.
 
-It reads the files of `--configfile`, since Snakemake's error for broken YAML names no file, checks
-that no other run works in this folder and that the words are options or files to make, which a
-silenced Snakemake would not report, and adds what the cells of the studies need and the environment
-lacks: not later, beside cells that are timed.
+The files of `--configfile` are read, since Snakemake's error for invalid YAML names no file. No
+other run may be using this folder, and each argument must be an option or a file to make: Snakemake
+would not report this when it prints little. Packages that the cells need and the environment lacks
+are added, so that this does not happen later, while cells are timed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from parbench.plan.yaml_file import read_yaml
 
 
 def prepare(words: Sequence[str]) -> None:
-    """Read the configuration of a run with these ``words`` of Snakemake's command line, and add
-    packages; a dry run adds none. Raises ParbenchError."""
+    """Check the configuration of a run and add packages; a dry run adds none.
+
+    ``words``: Snakemake's arguments. Raises ParbenchError.
+    """
     from snakemake.exceptions import CliException
 
     try:

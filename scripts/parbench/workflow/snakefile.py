@@ -1,6 +1,6 @@
-"""One run of the workflow, as seen by its Snakefile: what was requested, what the rules ask for.
+"""Answer the Snakefile and its rules: how Snakemake was called, and what each job needs.
 
-Relies only on what Snakemake offers a Snakefile: ``workflow`` is read.
+Uses only what Snakemake offers to a Snakefile: ``workflow`` is read, never changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from parbench.printable import printable
 from parbench.words import nearest
 from parbench.workflow import unfinished
 
-# By which Snakemake finds that a result is stale: a rule's settings and code are parameters here.
+# How Snakemake finds that a result is stale; settings and code are parameters of the rules.
 TRIGGERS = {"input", "mtime", "params"}
 ALL = 10_000  # cores: Snakemake lowers this to its --cores
 
@@ -48,7 +48,7 @@ class Invocation:
     """How Snakemake was called.
 
     ``main``: False in a job of a run, which reads the Snakefile again; ``cell``: the cell of such a
-    job; ``forced``: jobs that are up to date run, too.
+    job; ``forced``: whether jobs that are up to date run, too.
     """
 
     main: bool
@@ -107,21 +107,24 @@ def _check_grouping(arguments: Any) -> None:
         if getattr(arguments, key) not in ({}, dataclasses.MISSING):
             raise ParbenchError(
                 f"--{key.replace('_', '-')}, or this key of a profile: a cell needs a Slurm job of "
-                "its own, with its own cores, GPUs, nodes and walltime, which is queued again and "
-                "found again for this cell only; leave it out. Many short cells: lower `jobs` and "
-                "`slurm.minutes` (docs/slurm.md)"
+                "its own, with its own cores, GPUs, nodes and walltime, so that it can be requeued "
+                "and found again for this cell only; leave it out. For many short cells, lower "
+                "`jobs` and `slurm.minutes` (docs/slurm.md)"
             )
 
 
 def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
-    """Return an input function: ``pattern`` for each unpacked file of evidence. It raises
-    WorkflowError if there is none; only the report on evidence calls it."""
+    """Return an input function that fills ``pattern`` for each unpacked file of evidence.
+
+    The function raises WorkflowError if there is no such file; only the report on evidence calls
+    it.
+    """
 
     def asked(wildcards: Any) -> list[str]:
         names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
         if not names:
             raise WorkflowError(
-                "error: reports/evidence holds no file of evidence; make one of a finished study: "
+                "error: reports/evidence has no file of evidence; make one of a finished study: "
                 "make evidence ARGS=<study>"
             )
         return [f"results/evidence/{name}/" + pattern.format(evidence=name) for name in names]
@@ -137,7 +140,7 @@ def _digest_file(image: recipes.Image) -> str:
 class WorkflowRun:
     """What the rules need: ``config``, ``plan`` and each cell's resources on Slurm.
 
-    Raises ParbenchError for a wrong configuration, WorkflowError for a job that cannot exist.
+    Raises ParbenchError for an invalid configuration, WorkflowError for a job that cannot exist.
     """
 
     def __init__(self, called: Invocation):
@@ -164,8 +167,8 @@ class WorkflowRun:
             chosen = ", ".join(sorted(self.called.triggers)) or "none"
             print_message(
                 f"rerun-triggers is {chosen}, without {' and '.join(ignored)}: changed settings, "
-                "code or data may go unnoticed, and results be stale; leave rerun-triggers out of "
-                f"your profile, or type --rerun-triggers {' '.join(sorted(TRIGGERS))}"
+                "code or data may go unnoticed and results become stale; remove rerun-triggers "
+                f"from your profile, or type --rerun-triggers {' '.join(sorted(TRIGGERS))}"
             )
 
     def _take_lock(self) -> None:
@@ -178,8 +181,8 @@ class WorkflowRun:
         config, called = self.config, self.called
         if called.cell is not None:  # one of thousands of jobs: it needs no other cell
             return writing.plan_of(called.cell, config)
-        # What cells lack depends on what runs them: a cluster or this machine. A job of a run uses
-        # what was found when that run began.
+        # What cells lack depends on where they run: on a cluster or this machine. A job of a run
+        # uses what was found when that run began.
         software = DeployedSoftware(self.deployment)
         if self.cluster is not None:
             why_unavailable = slurm.why_unavailable(
@@ -189,7 +192,7 @@ class WorkflowRun:
             why_unavailable = expansion.unavailable_here(config, software)
         else:
             why_unavailable = expansion.unavailable_as_planned(config.studies)
-        # Only the report needs claims, after hours of training: find a typo now.
+        # Only the report needs claims, after hours of training, but a typo should be found first.
         consistency.stated_claims()
         return expansion.plan(
             config, self.deployment, called.configfiles, called.changes, why_unavailable
@@ -241,22 +244,23 @@ class WorkflowRun:
         return identity.planned(cell, state.image_labels(cell, self.plan))
 
     def cell_threads(self, wildcards: Any) -> int:
-        """Return the cores that it holds, of a node. A pair gets all: nothing runs beside it."""
+        """Return the cores that a cell holds on a node; a pair gets all, so that it runs alone."""
         cell = self.cell(wildcards)
         return ALL if isinstance(cell, Pair) else devices.needed(cell, 1)[1]
 
     def cell_priority(self, wildcards: Any) -> int:
         """Return 1000 - seed (or restart), so that compared strategies run close in time.
 
-        This orders cells of equally many cores: a larger one waits until no smaller one fills the
-        last core. Never below 0, where Snakemake leaves cores idle as long as others have 0.
+        This orders cells with the same number of cores: a larger one waits until no smaller one
+        fills the last core. The result is never negative: Snakemake would leave cores idle while
+        other jobs have priority 0.
         """
         return max(0, 1000 - self.plan.cells[wildcards.cell].seed)
 
     def resources(self) -> dict:
         """Return cells' resources by the Slurm plugin's names; none if cells run on this machine.
 
-        They never come from `threads`, which Snakemake limits to the submitting machine's cores.
+        They do not use `threads`, which Snakemake limits to the submitting machine's cores.
         """
         if self.called.main and not self.called.on_slurm:
             return {}
@@ -277,7 +281,7 @@ class WorkflowRun:
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
     def measured(self, wildcards: Any) -> list[str]:
-        """Return the metrics.json of each cell that can run here, and the certificates."""
+        """Return the metrics.json of every cell that can run here, and the certificates."""
         cells = (cell for study in self.plan.studies for cell in self.plan.runnable(study))
         metrics = [str(folder(cell) / "metrics.json") for cell in dict.fromkeys(cells)]
         return [*metrics, *self.certificates_of(self.plan.studies)]
@@ -305,8 +309,7 @@ class WorkflowRun:
         return self.certificates_of([wildcards.study])
 
     def certificates_of(self, studies: Iterable[str]) -> list[str]:
-        """Return the certificates for the cells of ``studies``: of their images, or of the one
-        Python."""
+        """Return the certificates for the cells of ``studies``: of their images or their Python."""
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
         runnable = [group for plan in plans for group in plan.groups if group.not_run is None]
         groups = [group for group in runnable if group.trained_by is None]
@@ -320,8 +323,10 @@ class WorkflowRun:
         return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
 
     def certified(self, wildcards: Any) -> str:
-        """Return a digest of what a certificate must cover, and of the code and the host's packages
-        that it certifies."""
+        """Return a digest of what a certificate must cover.
+
+        The certified code and the host's packages are part of it.
+        """
         todo = self._certified(wildcards.place, self.plan.studies)
         return certificate.content(todo, wildcards.place)
 
@@ -338,7 +343,7 @@ class WorkflowRun:
         return [] if image is None else f"results/images/{wildcards.place}.json"
 
     def certified_python(self, wildcards: Any) -> list[str]:
-        """Return the arguments that name the Python of the user's own; none without one."""
+        """Return the arguments that name the user's own Python; none without one."""
         python = self.deployment.python
         return [] if python is None else ["--python", python]
 
@@ -347,8 +352,9 @@ class WorkflowRun:
     def dataset_source(self, wildcards: Any) -> str:
         """Return what determines a dataset's bytes: not its mirrors, nor the code that fetches it.
 
-        Whoever changes the conversion raises CONVERSION of its kind. For a local folder its bytes
-        count, not its times: if this rule runs, so do all cells of the dataset.
+        A change of the conversion must raise CONVERSION of the dataset's kind. For a local folder,
+        the bytes of its files count, not their times: if this rule runs, so do all cells of the
+        dataset.
         """
         self._entry("dataset", self.plan.datasets, wildcards.dataset)
         try:
@@ -360,7 +366,7 @@ class WorkflowRun:
         return " ".join(filter(None, (state.made_from(wildcards.dataset, self.plan), digest)))
 
     def weights_source(self, wildcards: Any) -> str:
-        """Return the same for published weights, and their model's code, which names blocks."""
+        """Return what determines the bytes of published weights, and their model's code."""
         spec = self._entry("weight", self.plan.weights, wildcards.weights)
         model = provenance.combined(provenance.closure(models.module(spec["model"])))
         return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
@@ -387,8 +393,8 @@ class WorkflowRun:
         for cell in to_train:
             if job_ids := self.left.get(cell):
                 print(
-                    f"parbench: {cell}: job {', '.join(job_ids)} of an earlier run is still there; "
-                    "its result is taken over"
+                    f"parbench: {cell}: job {', '.join(job_ids)} of an earlier run still exists; "
+                    "its result will be used"
                 )
         unfinished.REPORT.unlink(missing_ok=True)
 
@@ -401,7 +407,7 @@ class WorkflowRun:
         return state.state(cell, self.plan)[0] == "done"
 
     def _print_forecast(self, trained: list[str]) -> None:
-        from parbench.verdicts.forecast import forecast  # scipy, which no cell's job needs
+        from parbench.verdicts.forecast import forecast  # imports scipy, which no cell's job needs
 
         for line in slurm.not_run(self.plan):
             print(f"parbench: {line}")
@@ -418,7 +424,7 @@ class WorkflowRun:
             print(f"parbench: {line}")
 
     def _images_to_build(self) -> list[str]:
-        """Return the labels of images that cells of this run need and that are not there."""
+        """Return the labels of images that cells of this run need and that do not exist."""
         sides = (side for cell in self.asked for side in self.plan.cells[cell].sides)
         needed = {image for side in sides if (image := state.image_of(side, self.plan))}
         return sorted(image.label for image in needed if image.facts is None)
@@ -426,13 +432,15 @@ class WorkflowRun:
     def _print_dry_run(self) -> None:
         """Print at the end of a dry run what the run will take."""
         if self.asked or self.plan.not_run:
-            with contextlib.chdir(ROOT):  # after --directory Snakemake has gone back
+            with contextlib.chdir(ROOT):  # Snakemake has left the folder of --directory
                 self._preview()
                 self._print_forecast(self._to_train())
 
     def _preview(self) -> None:
-        """Print what will stand beside published values and decide claims, of the studies whose
-        cells are all asked for."""
+        """Print what will be compared with published values, and what will decide claims.
+
+        Only studies all of whose cells were requested are shown.
+        """
         from parbench.verdicts.preview import preview  # scipy, as above
 
         for study in self.plan.studies:
@@ -443,8 +451,10 @@ class WorkflowRun:
                     print(f"parbench: {study}: no preview: {printable(str(error))}")
 
     def _forget_finished(self) -> None:
-        """Delete finished.json of cells that are forced to run or whose metrics.json was deleted;
-        it counts only if the workflow was killed before it took note of the result."""
+        """Delete finished.json of cells that are forced to run or whose metrics.json was deleted.
+
+        The file is only for a workflow that was killed before it recorded the result.
+        """
         for cell in self.asked:
             has_result = (folder(cell) / "metrics.json").exists() or cell in self.left
             if self.called.forced or not has_result:
@@ -454,8 +464,10 @@ class WorkflowRun:
         return path.exists() and path.stat().st_mtime >= self.started
 
     def finish(self) -> None:
-        """Print a summary of the results if tables were made. `make` prints it itself, also if
-        Snakemake has nothing to do and does not call this."""
+        """Print a summary of the results if tables were made.
+
+        `make` prints it itself, since Snakemake does not call this if it has nothing to do.
+        """
         tables = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
         if any(map(self._is_new, tables)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/bin/parbench", "closing"], check=False)
@@ -463,8 +475,8 @@ class WorkflowRun:
     def fail(self) -> None:
         """Name the cells that failed, and make a report of those that are done.
 
-        Where none failed, only if all are done and a certificate is not, or if the caller asks for
-        it: after Ctrl-C nobody waits for a report.
+        If no cell failed, the report is made only if all are done and a certificate is not, or if
+        the caller asks for it: after Ctrl-C nobody waits for a report.
         """
         print(
             "The run stopped because of the error above or, if there is none, because it was "
@@ -481,7 +493,7 @@ class WorkflowRun:
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")
 
     def _is_uncertified(self) -> bool:
-        """Return whether all that is lacking is a certificate."""
+        """Return whether only a certificate is missing."""
         certificates = map(Path, self.certificates_of(self.plan.studies))
         lacks_certificate = not all(map(Path.exists, certificates))
         return lacks_certificate and bool(self.asked) and all(map(self._is_done, self.asked))

@@ -1,8 +1,8 @@
-"""The report of a run that ends without all of its cells: reports/unfinished.html.
+"""Make the report of a run that ends without all of its cells: reports/unfinished.html.
 
-A study's report needs all of its cells, so a failed one, or the end of the minutes that a run was
-given, prevents it. This is the same report of the cells that are done; it also shows why others
-failed, with the ends of their logs.
+A study's report needs all of its cells, so a failed cell, or a time limit, prevents it. This is the
+same report for the cells that are done; it also shows why others failed, with the ends of their
+logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parbench.variables import PROGRAM
 from parbench.verdicts.incomplete import cut
 
 REPORT = Path("reports/unfinished.html")
-SHOWN = 10  # cells named on the terminal
+SHOWN = 10  # number of cells named on the terminal
 CELLS = places.RESULTS / "cells"
 FOLDER = places.RESULTS / "unfinished"  # its plans, tables and report.json
 DATA = FOLDER / "report.json"
@@ -34,7 +34,7 @@ DATA = FOLDER / "report.json"
 def print_failures(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     """Name the ``failed`` cells on the terminal, and make the report.
 
-    ``inside`` precedes the commands that make tables and report.
+    ``inside``: the command prefix for programs that make tables and report.
     """
     runnable = len(plan.cells) - len(plan.not_run)
     print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
@@ -47,7 +47,7 @@ def print_failures(plan: Plan, failed: Collection[str], inside: str = "") -> Non
 
 
 def write(plan: Plan, failed: Collection[str], inside: str, what: str) -> None:
-    """Write the report and name its file after ``what`` it has; say why if that fails."""
+    """Write the report and print its path after ``what``, its content; print why if that fails."""
     try:
         _write(plan, failed, inside)
     except (ParbenchError, OSError) as error:  # a full disk
@@ -77,12 +77,12 @@ def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
 def _run(*words: str | Path) -> None:
     process = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     if process.returncode != 0:
-        last_line = (process.stderr.strip() or "it says nothing").splitlines()[-1]
+        last_line = (process.stderr.strip() or "no message").splitlines()[-1]
         raise ParbenchError(f"{REPORT} could not be made: {last_line}")
 
 
 def _lost(failed: Collection[str], group: PlannedGroup | PairGroup, left: list[str]) -> dict:
-    """Return the plan's entries on the cells ``left`` undone in a group."""
+    """Return the plan's entries for the cells of a group that are ``left`` to do."""
     failures = [_failure(cell) for cell in left if cell in failed]
     reason = f"failed: {failures[0].sentence}" if failures else "not trained yet"
     return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
