@@ -44,7 +44,7 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
         "start of ddp over that of eager, this",
     ]
     assert "start of ddp over that of eager, this: " in capsys.readouterr().out
-    with pytest.raises(ParbenchError, match="no checkout of parbench"):
+    with pytest.raises(ParbenchError, match="not a checkout of parbench"):
         program("--against", tmp_path)
 
 

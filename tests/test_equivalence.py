@@ -147,7 +147,7 @@ def test_a_model_is_compared_in_the_pipelines_that_it_can_be_cut_into(monkeypatc
     todo = certify.whole_matrix(["simple_cnn"])
     assert {strategies.of(trial.cell).stages for trial in todo} == {1, 2}
     assert capsys.readouterr().err == (
-        "simple_cnn: left out in 4 stages, which it has no cuts for\n"
+        "simple_cnn: left out in 4 stages, for which it has no cuts\n"
     )
 
 

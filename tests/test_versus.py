@@ -178,9 +178,11 @@ def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
     assert "--a: " in run("--continue", kept, "--a", side).stderr
     (tmp_path / "a.py").write_text(f"{TRAINS}\n")
     assert "one (" in (changed := run("--continue", kept).stderr)
-    assert "is another one than then: a file that the command names has changed" in changed
+    assert "differs from before: a file that the command names has changed" in changed
     (kept / "versus.json").write_text("{}")
-    assert "is of another version of parbench; begin anew" in run("--continue", kept).stderr
+    assert (
+        "was written by another version of parbench; start over" in run("--continue", kept).stderr
+    )
     assert "has no versus.json" in run("--continue", tmp_path).stderr
 
 

@@ -1,4 +1,4 @@
-"""A cell's training steps by our loop, and by a bare one with the same settings."""
+"""Time a cell's training steps in our loop and in a bare one with the same settings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from parbench.training.run import Run
 
 
 def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], float]]:
-    """Return functions that take ``steps`` of eager training and return their seconds: by the loop
-    and by a bare one, which draws no augmentation, counts nothing and asks nobody whether to stop.
+    """Return functions that take ``steps`` of eager training and return their seconds: in our loop
+    and in a bare one, which has no augmentation, counters or checks whether to stop.
     """
     set_up.prepare(cell)
     strategy = strategies.of(cell)
@@ -59,7 +59,8 @@ def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], flo
 def _bare(
     run: Run, data: loader.Dataset, order: torch.Tensor, spans: list[tuple[int, int]]
 ) -> Iterator[None]:
-    """Train the model of ``run`` anew, a step each time, as a page of plain PyTorch does it."""
+    """Train the model of ``run`` from the start, one step per item, as a page of plain PyTorch
+    does."""
     training, device = run.training, run.strategy.devices[0]
     model = run.build().to(device)
     if training.memory_format == "channels_last":

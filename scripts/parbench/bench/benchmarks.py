@@ -1,4 +1,4 @@
-"""The benchmarks: cells, their start, pairs, and the workflow against a bare one."""
+"""The benchmarks: cells and their start, pairs, and the workflow compared with a bare one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parbench.runs import records
 from parbench.variables import PROGRAM
 
 ROOT = Path(__file__).resolve().parents[3]
-# What a copy of a checkout does not need.
+# Names that a copy of a checkout does not need.
 LEFT_OUT = (".*", "__pycache__", "bundle", "evidence", "final.*", "results", "tests")
 BATCH, STEPS = 64, 8  # all of the dataset's 512 images
 BARE = "a bare Snakefile"
@@ -36,7 +36,8 @@ BARE = "a bare Snakefile"
 
 @dataclass
 class Context:
-    """One call's temporary ``folder``, checkouts by name (``this`` first) and number of pairs."""
+    """What a run of benchmarks uses: a temporary ``folder``, checkouts by name (``this`` first),
+    and the number of pairs."""
 
     folder: Path
     checkouts: dict[str, Path]
@@ -79,7 +80,7 @@ def work_folder(checkout: Path, folder: Path, study: dict) -> Path:
 
 
 def bare_workflow(folder: Path, jobs: int) -> Path:
-    """Make ``folder`` with the shortest Snakefile of so many ``jobs``, and return it."""
+    """Make ``folder`` with the shortest Snakefile that has ``jobs`` jobs, and return it."""
     folder.mkdir()
     (folder / "Snakefile").write_text(
         f"rule all:\n    input: [f'results/{{number}}' for number in range({jobs})]\n"
@@ -122,7 +123,7 @@ class TimedCells:
         run(snakemake("--cores", "1", "results/data/synthetic-32/digest.json"), self.folder)
 
     def startup_seconds(self, strategy: str) -> float:
-        """Train the cell of ``strategy`` and return the seconds that its start took."""
+        """Train the cell of ``strategy`` and return the seconds until its first timed step."""
         (cell,) = self.folder.glob(f"results/cells/*.{strategy}.*/cell.json")
         out = cell.with_name("metrics.json")
         arguments = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
@@ -242,8 +243,8 @@ BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
 def measure(names: Sequence[str], turns: int | None, against: Path | None, out: Path) -> None:
     """Run the benchmarks ``names``, by default all, print their rows and write them to ``out``.
 
-    ``turns``: pairs of turns, or restarts; ``against``: another checkout, which takes its turns.
-    Raises ParbenchError.
+    ``turns``: number of pairs of turns, or of restarts; ``against``: another checkout, measured in
+    turns with this one. Raises ParbenchError for wrong arguments or a command that fails.
     """
     if unknown := set(names) - set(BENCHMARKS):
         known = ", ".join(BENCHMARKS)

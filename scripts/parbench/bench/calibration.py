@@ -1,4 +1,4 @@
-"""Estimate how often verdicts err, and how long they take, with measured noise (docs/verdicts.md).
+"""Estimate how often verdicts err, and how long they take, from measured noise (docs/verdicts.md).
 
 Both sides of an A/A pair are the same program, so restarts differ only by the machine's noise.
 Thousands of comparisons are simulated with that noise and a known effect.
@@ -48,7 +48,7 @@ class Simulated:
     """The results of simulated comparisons for one effect and question: shares, and minutes.
 
     ``edge``: whether the effect is a boundary of the question, where no verdict is right.
-    ``minutes``: the median until a verdict; infinite if most have none after an hour.
+    ``minutes``: the median time until a verdict; infinite if most have none after an hour.
     """
 
     effect: float
@@ -73,7 +73,7 @@ def read(paths: Iterable[Path]) -> list[Restart]:
 
 
 def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarray:
-    """Simulate the values of many restarts like those measured, without effect.
+    """Simulate the values of many restarts like the measured ones, without an effect.
 
     This is a smoothed bootstrap: restarts are drawn with replacement, then pairs inside each. Since
     few restarts would spread too little, a normal kernel is added (Scott's bandwidth); the result
@@ -91,7 +91,7 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
 
 
 def looks(values: Sequence[float]) -> list[Interval]:
-    """Return the interval after each of ``values`` from the 4th on, as `interval` gives it."""
+    """Return the interval after each of ``values`` from the 4th on, as `interval` computes it."""
     n = np.arange(FEWEST, len(values) + 1)
     mean, square = (np.cumsum(np.power(values, power))[FEWEST - 1 :] / n for power in (1, 2))
     std = np.sqrt((square - mean**2).clip(0) * n / (n - 1))
@@ -110,7 +110,8 @@ def table(restarts: Sequence[Restart], seconds: float) -> list[Simulated]:
     ):
         intervals = looks(run)
         for question, effect in kinds:
-            # An effect moves each value, and so the interval, as it moves the region back.
+            # An effect shifts each value and so the interval; shifting the region back is
+            # equivalent.
             low, high = (end - math.log1p(effect) for end in QUESTIONS[question])
             n, verdict = first_verdict(intervals, (low, high))
             found[question, effect].append((n * seconds / 60, verdict))
@@ -118,8 +119,8 @@ def table(restarts: Sequence[Restart], seconds: float) -> list[Simulated]:
 
 
 def first_verdict(intervals: Iterable[Interval], region: Band) -> tuple[float, str]:
-    """Return the first verdict that looking at a growing run gives, and after how many values;
-    UNDECIDED after infinitely many if there is none."""
+    """Return after how many values a growing run has its first verdict, and this verdict; infinity
+    and UNDECIDED if there is none."""
     for found in intervals:
         if (verdict := within(found, region)) != UNDECIDED:
             return found.n, verdict
@@ -127,7 +128,8 @@ def first_verdict(intervals: Iterable[Interval], region: Band) -> tuple[float, s
 
 
 def _row(effect: float, question: str, runs: Sequence[tuple[float, str]]) -> Simulated:
-    """Return the results of ``runs``, each the minutes until its verdict and this."""
+    """Return the results of ``runs``, each given by the minutes until its verdict and the
+    verdict."""
     low, high = QUESTIONS[question]
     truth = math.log1p(effect)
     edge = truth in (low, high)
@@ -158,9 +160,10 @@ def lines(rows: Iterable[Simulated]) -> list[str]:
 
 
 def show(files: Sequence[Path], seconds: float | None) -> None:
-    """Print the table by the A/A pairs in ``files``, by default those in results/cells.
+    """Print the table for the A/A pairs in ``files``, by default those in results/cells.
 
-    ``seconds``: what a restart takes, as measured if None. Raises ParbenchError.
+    ``seconds``: the time of a restart, by default as measured. Raises ParbenchError if there are
+    too few restarts, or ``seconds`` is too small.
     """
     restarts = read(files or sorted(CELLS.glob("*/metrics.json")))
     if len(restarts) < FEWEST:

@@ -71,8 +71,8 @@ def add_strategy(checkout: Path) -> None:
 
 
 def in_rotation(cells: Path) -> list[Path]:
-    """Return the folders of a study's pairs: all first restarts, all second ones, and so on, so
-    that a drift of the machine affects all pairs alike."""
+    """Return the folders of a study's pairs, all first restarts, then all second ones, and so on,
+    so that a drift of the machine affects all pairs alike."""
     by_baseline: dict[str, list[Path]] = {}
     for path in sorted(cells.glob("*.pair.*/cell.json")):
         baseline = repr(read_json(path)["sides"][1])
@@ -86,10 +86,10 @@ def share_of(run: PairRun) -> float:
 
 
 def row(share: float, runs: Sequence[PairRun]) -> BenchRow:
-    """Return what ``runs``, the restarts of a pair whose baseline is slowed by ``share``, measured,
-    with the reading that a study's pair has."""
+    """Return the row of ``runs``, the restarts of a pair whose baseline is slowed by ``share``,
+    with the reading that a study's pair would have."""
     compared = Compared(tuple(map(restart, runs)), (), ())
     reading = compared.reading(EQUAL) if share else compared.equal_reading
-    told = "; ".join(filter(None, (reading, disturbance([compared]))))
+    reading_text = "; ".join(filter(None, (reading, disturbance([compared]))))
     what = f"slowed by {100 * share:g} %" if share else "A/A"
-    return BenchRow(what, "x", compared.series, told)
+    return BenchRow(what, "x", compared.series, reading_text)

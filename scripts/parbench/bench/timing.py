@@ -1,4 +1,4 @@
-"""Time programs that take turns, and make rows of the times, with the intervals of all verdicts."""
+"""Time programs that take turns, and make rows of the times, with intervals as in verdicts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Pairs = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One line of the result: a ``series`` of values in ``unit``, "x" for ratios, and its
-    ``reading``, of ratios: more than 1, less, equal or undecided."""
+    """One line of the result: a ``series`` of values in ``unit`` ("x" for ratios), and for ratios
+    their ``reading``: more than 1, less, equal or undecided."""
 
     what: str
     unit: str
@@ -27,8 +27,8 @@ class BenchRow:
     reading: str = ""
 
     def result(self) -> dict:
-        """Return the row for results/bench.json: the mean (of ratios the geometric one), its 95 %
-        interval as that of every verdict (None below 4 values), the reading and the values."""
+        """Return the row for results/bench.json: the mean (geometric for ratios), its 95 % interval
+        as in verdicts (None below 4 values), the reading and the values."""
         series = self.series
         ends = {"low": series.ci_low, "high": series.ci_high, "reading": self.reading}
         about = {"what": self.what, "unit": self.unit, "mean": series.mean}
@@ -38,8 +38,8 @@ class BenchRow:
 def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[str, Pairs]:
     """Let ``contenders``, which return seconds, take turns; return ``pairs`` pairs for each.
 
-    A pair is two turns, there and back (A B B A), so that a steady drift affects all alike. First,
-    each has an unmeasured turn.
+    A pair is two turns, in one order and then the reverse (A B B A), so that a steady drift affects
+    all alike. Before that, each has one turn that is not measured.
     """
     for work in contenders.values():
         work()
@@ -52,7 +52,7 @@ def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[s
 
 
 def seconds(what: str, pairs: Pairs) -> BenchRow:
-    """Return the row of the mean of each pair, in seconds."""
+    """Return the row of the mean of each of ``pairs``, in seconds."""
     return BenchRow(what, "s", _series(sum(pair) / 2 for pair in pairs))
 
 

@@ -1,1 +1,1 @@
-"""Proof that every strategy computes what eager training does."""
+"""Certify that every strategy computes the same as eager training."""

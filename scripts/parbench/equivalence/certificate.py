@@ -1,7 +1,7 @@
 """Make certificates of equivalence, and look up whether a cell is certified.
 
-``make`` runs `parbench certify` for what the cells of studies use, in the image that they
-run in, or takes the certificate from the cache if code, software and machine are the same.
+``make`` runs `parbench certify` for the combinations that the cells of studies use, in the image in
+which they run, or takes the certificate from the cache if code, software and machine are the same.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from parbench.variables import PROGRAM
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
-MOST_DEVICES = 8  # run as that many processes on one machine, however few its cores
-KINDS = ("cpu", "cuda")  # of devices, which have the arithmetic of every trial
+MOST_DEVICES = 8  # largest number of processes in a trial, on one machine, however few its cores
+KINDS = ("cpu", "cuda")  # kinds of devices on which trials can run
 EQUAL, DIFFERS = "equal", "differs"
-HOST = "host"  # in place of an image's label: a cell's deployment without image
-# By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
+HOST = "host"  # the deployment of cells without an image, instead of an image's label
+# The arithmetic, by precision, in which a cell is certified besides its strategy's EXACT one.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
-FROZEN = "frozen"  # BatchNorm in a trial, else the setting that is compared
+FROZEN = "frozen"  # BatchNorm mode of a trial; the other modes are the cells' setting
 LOCAL, SYNCHRONIZED = "local", "synchronized"
-BATCH = 23  # no number of ranks or micro-batches divides it
-LENGTH = 16  # of texts
+BATCH = 23  # not divisible by any number of ranks or micro-batches
+LENGTH = 16  # tokens per text
 
 
 def path(place: str) -> Path:
@@ -58,7 +58,7 @@ def path(place: str) -> Path:
 
 
 def image_of(place: str) -> str | None:
-    """Return the name of the image with the label ``place``; None for a place without image."""
+    """Return the name of the image with the label ``place``; None if ``place`` is not an image."""
     without = place == HOST or place.startswith(probe.LABEL)
     return None if without else place.partition("-")[0]
 
@@ -66,7 +66,7 @@ def image_of(place: str) -> str | None:
 def combination(cell: Cell) -> dict[str, Any]:
     """Return the part of a cell that a certificate must match, besides its arithmetic.
 
-    Of the model only the name, since a certificate is made at small width.
+    It includes only the name of the model, since certificates are made with small versions.
     """
     return {
         "model": cell.model.name,
@@ -79,13 +79,13 @@ def combination(cell: Cell) -> dict[str, Any]:
 
 
 def tuned(training: Mapping) -> dict[str, Any]:
-    """Return the settings that make a device faster (TUNING) and differ from their defaults."""
+    """Return the settings for speed (TUNING) that differ from their defaults."""
     settings = {key: training[key] for key in TUNING if key in training}
     return {key: value for key, value in settings.items() if value != getattr(Training, key)}
 
 
 def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
-    """Return what to certify for the cells of ``plans`` that run in ``place``, each once."""
+    """Return the entries to certify for the cells of ``plans`` that run in ``place``, each once."""
     image = image_of(place)
     entries = {}
     for group in (group for plan in plans for group in plan["groups"]):
@@ -114,8 +114,8 @@ def cell_of(
     tuned: dict | None = None,
     device: str = "cpu",
 ) -> Cell:
-    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores or GPUs, with the
-    settings ``tuned``."""
+    """Return the cell that a trial runs: the small version of ``model`` on ``devices`` cores or
+    GPUs, with the settings ``tuned``."""
     strategy_module, model_module = strategies.load(strategy), models.load(model)
     defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
     return Cell(
@@ -137,7 +137,7 @@ def cell_of(
             image_size=getattr(model_module, "SMALL_SIZE", Training.image_size),
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
-            tf32=TF32(False, False),  # which is not equal arithmetic
+            tf32=TF32(False, False),  # off, since it changes the arithmetic
             **(tuned or {}),
         ),
         stack="current",
@@ -148,16 +148,16 @@ def cell_of(
 
 
 def cell_for(entry: Mapping) -> Cell:
-    """Return the cell that trials of ``entry``, which is from `wanted`, run."""
+    """Return the cell that trials of ``entry``, one of `wanted`, run."""
     names = ("model", "strategy", "devices", "options", "tuned", "device")
     return cell_of(*(entry[name] for name in names))
 
 
 def content(todo: Iterable[Mapping], place: str) -> str:
-    """Return a digest of what decides the certificate of ``todo``, which is from `wanted`: what
-    certifies, and what the cells that it certifies can reach, of code and of the host's packages.
+    """Return a digest of all that the certificate of ``todo``, entries of `wanted`, depends on.
 
-    The label ``place`` tells the software of an image, and of a Python of the user's own.
+    That is the code and the host's packages used by certification and by the certified cells. The
+    label ``place`` identifies the software of an image or of a Python of the user's own.
     """
     todo = list(todo)
     modules = provenance.closure("parbench.equivalence.certify")
@@ -168,9 +168,10 @@ def content(todo: Iterable[Mapping], place: str) -> str:
 
 
 def make(plans: list[Path], place: str, out: Path, python: str | None = None) -> None:
-    """Write the certificate of what ``plans`` use in ``place``: cached, or new and then printed.
+    """Write the certificate of what ``plans`` use in ``place``: a cached one, or a new one, which
+    is also printed. Raises ParbenchError if certification fails.
 
-    ``python``: the path of a Python of the user's own, whose label ``place`` is.
+    ``python``: the path of a Python of the user's own, if ``place`` is its label.
     """
     todo = wanted(map(files.read_json, plans), place)
     seen = machine.describe(), machine.available()["cuda"]
@@ -190,7 +191,7 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
                 f"{out}: `parbench certify` ended with status {process.returncode}; see above"
             )
         certificate = read(out)
-        # Not cached if there are reasons: try a killed rank again.
+        # Not cached if a trial failed, so that a killed rank is tried again.
         if not any(row["reason"] for row in certificate["rows"]):
             files.write_json(cached, certificate)
         return
@@ -207,14 +208,15 @@ def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
 
 
 def read(source: Path) -> dict[str, Any]:
-    """Read a certificate. Raises ParbenchError if it is not one or was changed."""
+    """Return the certificate in ``source``. Raises ParbenchError if it is invalid or was
+    changed."""
     certificate = files.read_json(source)
     fix = "delete it and run again"
     if not isinstance(certificate, dict) or certificate.get("schema_version") != SCHEMA_VERSION:
         raise ParbenchError(f"{source}: not a certificate of this version; {fix}")
     content = {key: value for key, value in certificate.items() if key != "digest"}
     if certificate.get("digest") != files.digest(content):
-        raise ParbenchError(f"{source}: its digest is another; it was changed or damaged; {fix}")
+        raise ParbenchError(f"{source}: its digest is wrong; it was changed or damaged; {fix}")
     return certificate
 
 
@@ -223,8 +225,11 @@ QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
 
 
 def summary(rows: Iterable[Mapping]) -> list[list[str]]:
-    """Return a line for each model, strategy, arithmetic and BatchNorm: these, how many options and
-    devices, the worst error of each of the QUANTITIES over them, bound, verdict."""
+    """Return a table row for each model, strategy, arithmetic and BatchNorm mode.
+
+    A row has these, the numbers of options and devices, the worst error of each of the QUANTITIES
+    over them, the bound, and the verdict.
+    """
     rows_by_key: dict[tuple[str, ...], list[Mapping]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
@@ -266,10 +271,10 @@ class Certificates:
         return list(dict.fromkeys(filter(None, map(self.problem, trained))))
 
     def problem(self, trained: Trained) -> str | None:
-        """Return why the mathematics of a cell is not certified, or how its method deviates from
-        eager training's on purpose; None if it is certified."""
+        """Return why the mathematics of a cell is not certified, or how it deliberately deviates
+        from eager training; None if it is certified."""
         if trained.cell.trained_by is not None:
-            return None  # it only predicts; what trained its weights has a certificate
+            return None  # it only predicts; the cell that trained its weights has a certificate
         strategy = trained.cell.strategy
         if lossy := strategies.load(strategy.name).lossy(strategy.options):
             return f"⚠ approximate by design: {lossy}"
@@ -288,7 +293,7 @@ class Certificates:
         if training.precision not in ALSO_IN:
             return f"precision {training.precision} is not"
         required = combination(trained.cell)
-        # Older certificates have no keys `tuned` and `device`.
+        # Certificates of earlier versions lack the keys `tuned` and `device`.
         rows = [{"tuned": {}, "device": "cpu"} | row for row in self.all[place]["rows"]]
         rows = [row for row in rows if required.items() <= row.items()]
         if not rows:
@@ -311,7 +316,7 @@ def _kind(row: Mapping) -> tuple[str, str]:
 
 
 def error_text(row: Mapping) -> str:
-    """Describe in words a row that differs from eager training."""
+    """Return a sentence about a row that differs from eager training."""
     where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
     if row["reason"] is not None:
         return f"{row['reason']} ({where})"

@@ -1,10 +1,10 @@
-"""Prove that strategies compute the same thing: each against eager training, on one batch.
+"""Certify that strategies compute the same, by comparing each with eager training on one batch.
 
     parbench certify --model resnet18 --out certificate.json
 
 The batch has an uneven tail; the first step's gradients, three steps' losses and the weights after
 them are compared. The steps are those of the training loop itself, in real processes of the
-strategy's own launcher. Each strategy file states which options to certify on how many devices;
+strategy's own launcher. Each strategy file lists which options to certify on how many devices;
 `--plan` takes those of a study's cells. docs/equivalence.md: what is compared, how to read it.
 """
 
@@ -43,7 +43,7 @@ from parbench.software import Software
 from parbench.training import launched
 from parbench.variables import PROGRAM
 
-LIMIT_SECONDS = 600  # for all ranks of one launch together
+LIMIT_SECONDS = 600  # limit for all trials of one launch
 RANK = (str(PROGRAM), "trials")
 
 # ---------------------------------------------------------------- all trials, in their processes
@@ -52,8 +52,8 @@ RANK = (str(PROGRAM), "trials")
 def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[dict]:
     """Run the trials ``todo`` and return the rows of a certificate, in the same order.
 
-    What differs is tried again with another batch where rounding alone may be why (BATCHES).
-    ``program``: what ranks run; a test passes a faulty one.
+    A trial that differs is repeated with another batch where the difference may be mere rounding
+    (BATCHES). ``program``: the command that ranks run; a test passes a faulty one.
     """
     rows = [list(_rows(trial, result)) for trial, result in _tried(todo, program)]
     for batch in range(2, max(trials.BATCHES.values()) + 1):
@@ -90,7 +90,7 @@ def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, dict 
         work = Path(folder)
         for trial in todo:
             if not trial.in_half:
-                trials.reference(trial, work)  # before ranks read it
+                trials.reference(trial, work)  # in advance, since ranks read it
 
         def launch_all() -> None:
             for indices in indices_by_place.values():
@@ -99,7 +99,7 @@ def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, dict 
                 for _ in indices:
                     write_progress()
 
-        # Trials without processes of their own run here while the launched ones are waited for.
+        # Trials without processes of their own run in this one while the launched ones run.
         with ThreadPoolExecutor(1) as executor:
             launching = executor.submit(launch_all)
             if unlaunched:
@@ -117,7 +117,7 @@ def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[dic
     files.write_json(work / "todo.json", [trial.json() for trial in todo])
     command = [sys.executable, *program, "--work", str(work), "--out", str(out)]
     count = strategies.of(todo[0].cell).ranks_per_node
-    # There may be more ranks than cores; they need not be fast.
+    # There may be more ranks than cores, as they need not be fast.
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     variables |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
@@ -159,8 +159,10 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
 
 
 def whole_matrix(chosen: list[str]) -> list[Trial]:
-    """Return the trials of the ``chosen`` models with all that each strategy certifies, without
-    pipelines of more stages than a model can be cut into; says so where there are any."""
+    """Return the trials of the ``chosen`` models with all cases that each strategy certifies.
+
+    Pipelines of more stages than a model can be cut into are left out, with a message.
+    """
     cells = [
         certificate.cell_of(model, strategy, devices, options)
         for model in chosen
@@ -169,7 +171,7 @@ def whole_matrix(chosen: list[str]) -> list[Trial]:
     ]
     uncut = [cell for cell in cells if not _can_be_cut(cell)]
     for model, stages in {(cell.model.name, strategies.of(cell).stages) for cell in uncut}:
-        print(f"{model}: left out in {stages} stages, which it has no cuts for", file=sys.stderr)
+        print(f"{model}: left out in {stages} stages, for which it has no cuts", file=sys.stderr)
     possible = (cell for cell in cells if cell not in uncut)
     return _distinct(trials.trials_of(cell, certificate.ALSO_IN, True) for cell in possible)
 
@@ -191,7 +193,7 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
             entry["batch_norm"] == certificate.SYNCHRONIZED,
         )
         for entry in certificate.wanted(map(files.read_json, plans), place)
-        # Trials of GPUs run where there are as many.
+        # Trials on GPUs run only where there are enough of them.
         if entry["device"] == "cpu" or entry["devices"] <= torch.cuda.device_count()
     )
 
@@ -201,7 +203,7 @@ def _distinct(those: Iterable[list[Trial]]) -> list[Trial]:
 
 
 def shown(rows: list[dict]) -> str:
-    """Return a summary of the certificate as a table, with all that differs below it."""
+    """Return a summary of the certificate as a table, followed by all rows that differ."""
     quantities = certificate.QUANTITIES
     head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
     lines = terminal.aligned([head, *certificate.summary(rows)])
@@ -215,7 +217,7 @@ def shown(rows: list[dict]) -> str:
 
 
 def _check_place(place: str) -> None:
-    """Raise ParbenchError if ``place`` is the label of another Python than this one."""
+    """Raise ParbenchError if ``place`` is the label of a Python other than this one."""
     own = probe.label(probe.this_python()) if place.startswith(probe.LABEL) else place
     if place != own:
         raise ParbenchError(
@@ -225,26 +227,28 @@ def _check_place(place: str) -> None:
 
 
 def run_rank(work: Path, out: Path) -> None:
-    """Run the trials that ``_launched`` wrote into ``work``, as one of their ranks."""
+    """Run the trials that ``_launched`` wrote into ``work``, as one rank; rank 0 writes ``out``."""
     launched.begin()
     todo = [Trial.read(entry) for entry in files.read_json(work / "todo.json")]
     trials.run_trials(todo, work, out)
 
 
 def certify_models(chosen: Sequence[str] | None, out: Path | None, place: str) -> int:
-    """Certify all strategies for the ``chosen`` models, by default those whose packages are here;
-    print the result, write it to ``out``, and return how many quantities differ."""
+    """Certify all strategies for the ``chosen`` models, by default those with installed packages.
+
+    Prints the result, writes it to ``out``, and returns how many quantities differ.
+    """
     _check_place(place)
     if not chosen:
         lacking = Software().without_text()
         chosen = [name for name in models.names() if not (lacking and models.vocabulary(name))]
         if chosen != models.names():
-            print(f"models of texts are left out: {lacking}", file=sys.stderr)
+            print(f"text models are left out: {lacking}", file=sys.stderr)
     return _certified(whole_matrix(list(chosen)), out, place)
 
 
 def certify_plans(plans: Sequence[Path], out: Path | None, place: str) -> int:
-    """Certify what the cells of ``plans`` that run in ``place`` use; as ``certify_models``."""
+    """Certify what the cells of ``plans`` in ``place`` use; otherwise as ``certify_models``."""
     _check_place(place)
     return _certified(of_plans(plans, place), out, place)
 
@@ -257,6 +261,6 @@ def _certified(todo: list[Trial], out: Path | None, place: str) -> int:
         environment = {"python": sys.version.split()[0], "packages": packages.installed()}
         environment["machine"] = machine.describe()
         content = certificate.write(out, place, environment, rows)
-        summary = f"{len(rows)} quantities compared with eager training's, {differing} differ"
+        summary = f"{len(rows)} quantities compared with eager training, {differing} differ"
         print(f"{out}: {summary}; digest {content['digest']}")
     return differing

@@ -1,6 +1,6 @@
-"""One trial of a certificate: a strategy against eager training, on one batch, on every rank.
+"""Run one trial of a certificate: compare a strategy with eager training, on one batch.
 
-The steps are those of the training loop itself. docs/equivalence.md says what is compared.
+The steps are those of the training loop itself. docs/equivalence.md describes what is compared.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from parbench.training import set_up
 from parbench.training.progress import Heartbeat
 from parbench.training.run import Run
 
-TAIL = 3  # some ranks have none of it
-# The batch, its tail, the batch again; unless BatchNorm is frozen only the first: in the tail a
-# channel has so few values that rounding errors grow a millionfold, even in eager training.
+TAIL = 3  # so small that some ranks get no sample
+# The steps: the batch, its tail, the batch again. Unless BatchNorm is frozen only the first is
+# taken: in the tail a channel has so few values that rounding errors grow a millionfold, even in
+# eager training.
 STEPS = {FROZEN: 3, LOCAL: 1, SYNCHRONIZED: 1}
 CLASSES = 10
-WORDS = Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
-# In float32 rounding may move a ReLU's input across zero, or another maximum ahead, and with it the
-# gradients by percents: with some batches. Another computation differs with every one.
+WORDS = Vocabulary(size=50, pad=1, first=0, last=2)  # the vocabulary of texts
+# In float32, with some batches, rounding moves a ReLU's input across zero or changes which value is
+# the maximum, and gradients change by percents. A wrong computation differs with every batch.
 BATCHES = {"float64": 1, "float32": 3, "bfloat16": 1}
 # Errors are relative to at least this share of the largest tensor's norm: a gradient that is
 # nothing but rounding has no meaningful relative error.
@@ -58,9 +59,10 @@ FROZEN_VARIANCE = 4.0
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The number format of a trial. ``bound``: on the relative error against eager training; in
-    half precision, where rounding alone exceeds it, on the share of matrix products that are not
-    done in bfloat16.
+    """The number format of a trial, and the ``bound`` on its error.
+
+    The error is relative to eager training; in half precision, where rounding itself exceeds any
+    useful bound, it is the share of matrix products that are not done in bfloat16.
     """
 
     dtype: torch.dtype  # of the weights
@@ -80,8 +82,8 @@ Quantities = dict[str, Tensors]
 
 @dataclass(frozen=True)
 class Trial:
-    """A comparison with eager training: of ``cell``, in this arithmetic and BatchNorm mode, with
-    the batch of this number."""
+    """A comparison of ``cell`` with eager training, in this arithmetic and BatchNorm mode, with the
+    batch of this number."""
 
     cell: Cell
     arithmetic: str
@@ -102,7 +104,7 @@ class Trial:
         return cls(**{**content, "cell": Cell.of(content["cell"])})
 
     def json(self) -> dict:
-        """Return it as JSON, for another process."""
+        """Return the trial as JSON, for another process."""
         return {**asdict(self), "cell": self.cell.json()}
 
     @property
@@ -139,8 +141,8 @@ def has_batch_norm(cell: Cell) -> bool:
 
 
 class Cast(nn.Module):
-    """A layer that casts images to the trial's arithmetic. Tokens stay integers, and what a library
-    has cast to its own, as DeepSpeed's engine does, stays as it is."""
+    """A layer that casts images to the trial's arithmetic. Tokens stay integers, and images that a
+    library has cast itself, as DeepSpeed's engine does, stay as they are."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
@@ -152,7 +154,7 @@ class Cast(nn.Module):
 
 
 class TrialRun(Run):
-    """The training loop with a model without randomness, in any arithmetic."""
+    """The training loop in any arithmetic, with a model without randomness."""
 
     def __init__(self, trial: Trial, work: Path, strategy: _base.Strategy):
         self.trial = trial
@@ -161,7 +163,7 @@ class TrialRun(Run):
         self.products: list[torch.dtype] = []
         frozen = trial.batch_norm == FROZEN
         for module in self.model.modules():
-            # In the wrapped model, since torchgpipe replaces the model's layers by its own.
+            # The wrapped model is watched, since torchgpipe replaces the model's layers.
             if isinstance(module, _BatchNorm):
                 module.train(not frozen)
                 if frozen and module.running_var is not None:
@@ -170,7 +172,7 @@ class TrialRun(Run):
                 self._watch(module)
 
     def build(self) -> nn.Sequential:
-        """Return the model in evaluation mode, without dropout and stochastic depth."""
+        """Return the model in evaluation mode, so without dropout and stochastic depth."""
         dtype = ARITHMETIC[self.trial.arithmetic].dtype
         blocks, cast = super().build().to(dtype).eval(), Cast(dtype)
         return nn.Sequential(OrderedDict(cast=cast, **dict(blocks.named_children())))
@@ -190,11 +192,12 @@ class TrialRun(Run):
         for step in range(STEPS[self.trial.batch_norm]):
             start, stop = self.bounds[step % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
-            # As for an epoch's loss: the mean over the ranks that share a batch.
+            # Like an epoch's loss, it is the mean over the ranks that share a batch.
             total = self.strategy.reduced([loss.item()], "sum")[0]
             losses.append(total / self.strategy.data_parallel_size)
             if step == 0:
-                # After one step SGD's momentum is the gradient, whichever rank holds which part.
+                # After one step SGD's momentum equals the gradient, whichever rank holds which
+                # part.
                 state = self.strategy.optimizer_state(self.optimizer, self.parameters)
                 gradients = [value.clone() for value in state.values()]
         quantities = {
@@ -209,7 +212,7 @@ class TrialRun(Run):
         return quantities
 
     def _whole(self, tensors: dict[str, torch.Tensor]) -> Tensors:
-        """Return the whole model's tensors, in its order; this rank has ``tensors``."""
+        """Return the whole model's tensors, in its order, given this rank's ``tensors``."""
         own = {name: value.detach() for name, value in tensors.items()}
         return list(self.strategy.whole(own).values())
 
@@ -264,8 +267,7 @@ def difference(found: Tensors, expected: Tensors) -> float:
 
 
 def reference(trial: Trial, work: Path) -> Quantities:
-    """Return what eager training computes in place of ``trial``, on one core; done once and kept in
-    ``work``."""
+    """Return what eager training computes, on one core, for ``trial``; cached in ``work``."""
     model = trial.cell.model.name.replace("/", "-")
     path = work / f"{model}-{trial.arithmetic}-{trial.batch_norm}-{trial.batch}.safetensors"
     if not path.exists():

@@ -1,1 +1,1 @@
-"""Any two training scripts against each other: `make versus` (docs/versus.md)."""
+"""Compare any two training scripts: `make versus` (docs/versus.md)."""

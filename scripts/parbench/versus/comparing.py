@@ -1,4 +1,4 @@
-"""A comparison of two programs, from what a user types to its result."""
+"""Run a comparison of two programs, from a user's arguments to the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from parbench.versus.record import Comparison, Side
 
 
 def cores_of(text: str | None) -> list[int]:
-    """Return the cores that ``text`` lists, such as 0,1; without it, all that may be used."""
+    """Return the cores that ``text`` lists, such as 0,1; if None, all that may be used. Raises
+    ParbenchError for any other core."""
     usable = machine.usable_cores()
     if text is None:
         return usable
@@ -38,7 +39,7 @@ def cores_of(text: str | None) -> list[int]:
 
 
 def variables(entries: list[str]) -> dict[str, str]:
-    """Return ``NAME=VALUE`` entries by name."""
+    """Return the values of ``NAME=VALUE`` entries by name. Raises ParbenchError."""
     for entry in entries:
         if not entry.partition("=")[0] or "=" not in entry:
             raise ParbenchError(f"--env {entry}: write NAME=VALUE")
@@ -47,8 +48,8 @@ def variables(entries: list[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is compared: the commands, what to call them, where and with which variables they run,
-    the cores of both, and where the result goes."""
+    """What to compare: the commands and their labels, the folder and variables with which they run,
+    the cores of both, and the folder of the result."""
 
     commands: tuple[str, str]
     labels: tuple[str, str]
@@ -65,25 +66,25 @@ def begun(
     cores: str | None,
     out: Path | None,
 ) -> Asked:
-    """Return a comparison of two ``commands`` that begins, in this folder.
+    """Return a new comparison of two ``commands``, which run in the current folder.
 
     ``entries``: variables of both, NAME=VALUE; ``cores``: as for ``cores_of``; ``out``: the folder
-    of the result, by default one of results/versus. Raises ParbenchError.
+    of the result, by default a new one in results/versus. Raises ParbenchError.
     """
     default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
     return Asked(commands, labels, Path.cwd(), variables(entries), cores_of(cores), out or default)
 
 
 def continued(folder: Path) -> Asked:
-    """Return the comparison whose result is in ``folder``. Raises ParbenchError if it cannot go on
-    here."""
+    """Return the comparison whose result is in ``folder``. Raises ParbenchError if it cannot be
+    continued on this machine."""
     kept = record.read(folder)
     lacking = set(kept.cores) - set(machine.usable_cores())
     if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
         raise ParbenchError(
             f"--continue {folder}: was measured on another machine, or on cores that this process "
-            f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); begin "
-            "anew, without --continue"
+            f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); start "
+            "over without --continue"
         )
     if not Path(kept.folder).is_dir():
         raise ParbenchError(
@@ -101,14 +102,15 @@ def continued(folder: Path) -> Asked:
 
 
 def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
-    """Return what ``folder`` holds, measured of these very ``sides``. Raises ParbenchError."""
+    """Return the comparison in ``folder``. Raises ParbenchError unless it is of the same
+    ``sides``."""
     kept = record.read(folder)
     for now, then in zip(sides, (kept.a, kept.b), strict=True):
         if now != then:
             raise ParbenchError(
-                f"--continue {folder}: {then.label} ({then.command}) is another one than then: "
+                f"--continue {folder}: {then.label} ({then.command}) differs from before: "
                 f"a file that the command names has changed, or it ran {then.path} and would run "
-                f"{now.path}; begin anew, without --continue"
+                f"{now.path}; start over without --continue"
             )
     return kept
 
@@ -116,10 +118,10 @@ def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
 def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> None:
     """Compare for at most ``minutes``, write the result and print it. Raises ParbenchError.
 
-    ``patience``: seconds to wait for a first step, or for a turn; ``continues``: add to the result
-    that is there.
+    ``patience``: seconds to wait for a first step, or for a turn; ``continues``: whether to add to
+    the existing result.
     """
-    # Nothing is waited for longer than all may take.
+    # No single wait may exceed the time for the whole comparison.
     patience, patience_key = min((60 * minutes, "--minutes"), (patience, "--patience"))
     programs = [
         Program(
@@ -135,9 +137,9 @@ def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> No
     ]
     a, b = map(record.side_of, programs)
     make_folder(asked.out)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both, too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both programs
     with devices.lock_cores_and_gpus(asked.cores, "versus"):
-        # Not before: another one may have added restarts while this one waited.
+        # Read only now, as another comparison may have added restarts while this one waited.
         kept = earlier_of(asked.out, (a, b)) if continues else None
         earlier, taken = (kept.measured(), kept.minutes) if kept else ([], 0.0)
         os.sched_setaffinity(0, asked.cores)  # both programs inherit it
@@ -153,6 +155,6 @@ def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> No
     print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
     if not result.equal_sides.biased:
         more = max(5 if is_decided(found) else 15, minutes_left(found, found))
-        words = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
+        arguments = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
         purpose = "narrow the interval" if is_decided(found) else "add restarts"
-        print(f"To {purpose}: parbench versus {words}")
+        print(f"To {purpose}: parbench versus {arguments}")

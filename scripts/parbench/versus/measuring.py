@@ -1,9 +1,9 @@
-"""Compare two programs in turns, restart by restart, until they are told apart (docs/verdicts.md).
+"""Compare two programs in turns, restart by restart, until there is a verdict (docs/verdicts.md).
 
-As in a study's pairs: in each restart both are started anew and take turns of a tenth of a second,
-the other one stopped meanwhile. In every second restart the first one runs beside itself (A/A),
-until equal sides are shown to be equal, or not to be. Of two programs that are equal, the one that
-is started later and has the second turn can come out faster; they change places from one restart to
+As in a study's pairs, each restart starts both programs again, and they take turns of a tenth of a
+second while the other one is stopped. In every second restart the first one runs beside itself
+(A/A), until equal sides are shown to be equal, or to differ. Of two equal programs, the one that is
+started later and has the second turn can come out faster; they change places from one restart to
 the next, so that this cancels.
 """
 
@@ -33,7 +33,7 @@ KINDS: dict[bool, Kind] = {False: "B beside A", True: "A beside itself"}
 
 @dataclass(frozen=True)
 class Measured:
-    """One restart: whether of A beside itself, its value and its slices."""
+    """One restart: whether it is of A beside itself, its value and its slices."""
 
     beside_itself: bool
     restart: Restart
@@ -47,12 +47,12 @@ def compare(
     report: Callable[[str], None],
     earlier: Sequence[Measured] = (),
 ) -> list[Measured]:
-    """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up;
-    return the ``earlier`` restarts and the new ones. Where the earlier ones have decided, the new
-    ones narrow the interval until time is up.
+    """Compare ``a`` with ``b`` until the verdict and the check of equal sides are decided, or for
+    ``minutes``; return the ``earlier`` restarts and the new ones. If the earlier ones are decisive,
+    new ones narrow the interval until time is up.
 
-    ``report``: gets a line for each thing that begins or ends, and why there is no further one.
-    Raises ProgramError.
+    ``report``: called with a line of text whenever something begins or ends, and with the reason
+    for the end. Raises ProgramError.
     """
     until = time.monotonic() + 60 * minutes
     found = list(earlier)
@@ -72,7 +72,7 @@ def compare(
         names = (f"{a.label}'s second copy", "the first") if checks else (b.label, a.label)
         report(f"  {_line(measured, *names)}")
     differ = of(found, True).biased
-    why = "Equal sides differ" if differ else "The verdict stands, and equal sides are checked"
+    why = "Equal sides differ" if differ else "There is a verdict, and equal sides are checked"
     report(f"{why}: nothing more to measure")
     return found
 
@@ -84,7 +84,7 @@ def of(found: list[Measured], beside_itself: bool) -> Compared:
 
 
 def _line(measured: Measured, one: str, other: str) -> str:
-    """Return what a restart of ``one`` and ``other`` found."""
+    """Return a sentence on the result of a restart of ``one`` and ``other``."""
     compared = Compared((measured.restart,), (), ())
     ratio = (
         f"{one} is {math.exp(measured.restart.value):.3f} times as fast as {other} in this restart"
@@ -93,7 +93,7 @@ def _line(measured: Measured, one: str, other: str) -> str:
 
 
 def _out_of_time(found: list[Measured], minutes: float) -> str:
-    """Say why no further restart begins, and what the fewest that decide take."""
+    """Return why no further restart begins, and how long the fewest that can decide would take."""
     report = (
         f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
         f"left of --minutes {minutes:g}"
@@ -104,13 +104,14 @@ def _out_of_time(found: list[Measured], minutes: float) -> str:
 
 
 def minutes_left(found: list[Measured], like: list[Measured]) -> int:
-    """Return how many minutes the fewest restarts that can decide take beside those ``found``, at
-    least one, each as long as the longest of ``like``."""
+    """Return the minutes that the fewest restarts that can decide take in addition to ``found``, at
+    least one restart, each as long as the longest of ``like``."""
     return math.ceil(max(1, RESTARTS - len(found)) * _longest(like) / 60)
 
 
 def is_decided(found: list[Measured]) -> bool:
-    """Return whether the verdict and that on equal sides stand, or equal sides differ."""
+    """Return whether the verdict and the check of equal sides are decided, or equal sides
+    differ."""
     equal = of(found, True)
     return equal.biased or (equal.is_equal and not of(found, False).series.undecided(EQUAL))
 
@@ -128,14 +129,14 @@ def _longest(found: list[Measured]) -> float:
 def _restart(
     a: Program, b: Program, number: int, beside_itself: bool, report: Callable[[str], None]
 ) -> Measured:
-    """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
-    end both."""
+    """Start both programs, measure pairs of slices until PAIRS are undisturbed, at most twice as
+    many, end both programs, and return the restart. Raises ProgramError."""
     started = datetime.now(UTC)
     swapped = number % 2 == 1
     first, second = (b, a) if swapped else (a, b)
     with tempfile.TemporaryDirectory(prefix="versus-") as name:
         folder = Path(name)
-        # One after the other: each has the cores to itself until it waits in its first step.
+        # Started one after the other, so that each has the cores to itself until its first step.
         with first.started(folder):
             report(f"  waits for the first step of {first.label}")
             first.wait_for_step()
@@ -167,7 +168,7 @@ def _slices(sides: tuple[Program, Program]) -> list[Slice]:
 def value_of(
     number: int, slices: tuple[Slice, ...], started: datetime, finished: datetime
 ) -> Restart:
-    """Return the log of A's time for a sample over B's."""
+    """Return the restart, whose value is the log of A's time per sample over B's."""
     times: dict[int, dict[int, float]] = {}
     for each in slices:
         times.setdefault(each.pair, {})[each.side] = each.seconds / each.samples

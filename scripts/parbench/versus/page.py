@@ -1,4 +1,4 @@
-"""What a comparison found, in a sentence, as JSON and as one HTML page."""
+"""Show the result of a comparison as a sentence, as JSON and as one HTML page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from parbench.versus.record import NAME, VERSION, Comparison, KeptRestart, KeptS
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison of program ``b`` with ``a``: variables added to those of both, where they run,
-    the restarts, the machine and the cores used."""
+    """The result of comparing program ``b`` with ``a``: variables added for both, the folder in
+    which they run, the restarts, the machine and the cores used."""
 
     a: Side
     b: Side
@@ -41,15 +41,15 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Whether B is faster, slower, equal or undecided, and what it takes."""
+        """Whether B is faster, slower, equal or undecided, and what a decision would take."""
         if self.equal_sides.biased:
             return "void: A beside itself differs, so that taking turns favours one side"
         return self.compared.reading(EQUAL)
 
     @property
     def sentence(self) -> str:
-        """The verdict with the ratio, its interval and how many of its turns were disturbed, in a
-        sentence. A ratio without an interval says nothing, and is left out."""
+        """A sentence with the verdict, the ratio, its interval and the number of disturbed turns.
+        A ratio without an interval means nothing, so it is left out."""
         series = self.compared.series
         if series.ci_low is None:
             sentence = f"{self.b.label} beside {self.a.label}: {self.verdict}"
@@ -67,13 +67,13 @@ class Result:
 
     @property
     def equality(self) -> str:
-        """What A beside itself shows, and how many of its turns were disturbed."""
+        """A sentence with the result of A beside itself and the number of disturbed turns."""
         sentence = self.equal_sides.equality
         return "; ".join(filter(None, (sentence, pairs.disturbance([self.equal_sides]))))
 
     @property
     def record(self) -> Comparison:
-        """It as versus.json keeps it."""
+        """The record that versus.json stores."""
         series = self.compared.series
         return Comparison(
             schema_version=VERSION,

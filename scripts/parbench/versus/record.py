@@ -1,4 +1,4 @@
-"""versus.json: a comparison of two programs, as it is kept and gone on with."""
+"""versus.json: the stored comparison of two programs, which can be continued."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ VERSION = 2
 
 
 class Side(Record):
-    """One of the programs."""
+    """One of the two programs."""
 
     label: str
     command: str
-    path: str = Field(description="of what its first word runs")
-    sha256: Sha256 = Field(description="digest of the files that the command names, as it began")
+    path: str = Field(description="path of the executable that its command starts")
+    sha256: Sha256 = Field(description="digest of the files that the command names, at the start")
 
 
 def side_of(program: Program) -> Side:
-    """Return the record of ``program``, with the digest of its files as they are now. Raises
-    ParbenchError for a command without words, or whose quotes do not end."""
+    """Return the record of ``program``, with the current digest of its files.
+
+    Raises ParbenchError for an empty command, or one with an unclosed quote.
+    """
     names = named_files(program.folder, program.words)
     return Side(
         label=program.label,
@@ -44,12 +46,12 @@ def side_of(program: Program) -> Side:
 
 
 class KeptSlice(parts.Slice):
-    """The turns of one side in a pair, together; a program's samples may be shares."""
+    """The combined turns of one side in a pair; a program's samples may be fractions."""
 
-    samples: Positive = Field(description="of all ranks")
+    samples: Positive = Field(description="number of samples of all ranks")
 
     def slice(self) -> Slice:
-        """Return it as measured."""
+        """Return the slice as measuring.py has it."""
         return Slice(**self.model_dump(exclude={"disturbed"}))
 
 
@@ -57,7 +59,7 @@ class KeptRestart(Record):
     """One restart."""
 
     of: Kind
-    ratio: Positive = Field(description="A's time for a sample over the other's")
+    ratio: Positive = Field(description="A's time per sample over the other's")
     pairs: Whole
     disturbed: Count = Field(description="pairs")
     started: Moment
@@ -71,11 +73,11 @@ class Comparison(Record):
     schema_version: Literal[2]
     a: Side
     b: Side
-    environment: dict[str, str] = Field(description="variables added to that of both")
-    folder: str = Field(description="where both run")
+    environment: dict[str, str] = Field(description="variables added to the environment of both")
+    folder: str = Field(description="the folder in which both run")
     machine: Machine
     cores: list[Count]
-    minutes: Positive = Field(description="the most that it might take, of all runs")
+    minutes: Positive = Field(description="the time limits of all runs together")
     sentence: str
     verdict: str
     ratio: Positive | None = Field(description="A's time over B's; null before four restarts")
@@ -85,7 +87,7 @@ class Comparison(Record):
     restarts: list[KeptRestart]
 
     def measured(self) -> list[Measured]:
-        """Return its restarts, as measured."""
+        """Return the restarts as measuring.py has them."""
         found: list[Measured] = []
         for one in self.restarts:
             checks = one.of == KINDS[True]
@@ -97,14 +99,14 @@ class Comparison(Record):
 
 
 def read(folder: Path) -> Comparison:
-    """Return what ``folder`` keeps. Raises ParbenchError."""
+    """Return the comparison stored in ``folder``. Raises ParbenchError if there is no valid one."""
     path = folder / NAME
     if not path.is_file():
         raise ParbenchError(f"--continue {folder}: has no {NAME}; name a folder that versus wrote")
-    anew = "begin anew, without --continue"
+    anew = "start over without --continue"
     content = read_json(path, anew)
     if not isinstance(content, dict) or content.get("schema_version") != VERSION:
-        raise ParbenchError(f"{path}: is of another version of parbench; {anew}")
+        raise ParbenchError(f"{path}: was written by another version of parbench; {anew}")
     try:
         return validated(Comparison, content, str(path))
     except ParbenchError as error:
