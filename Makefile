@@ -1,6 +1,6 @@
-# Everything here runs from a bare Python 3.11 or newer: the environment is set up on first use, outside
-# this folder, and entered by each target. Recipes name no absolute path, so that blanks in this folder's
-# name do no harm.
+# All targets start from a bare Python 3.11 or newer: the environment is set up on first use, outside
+# this folder, and each target runs in it. Recipes use no absolute paths, so that the name of this
+# folder may contain blanks.
 
 # The sentence of scripts/parbench/__init__.py.
 ifneq ($(shell uname -s),Linux)
@@ -9,8 +9,8 @@ endif
 
 STACK ?= current
 
-# The first of these that runs and is new enough; `make PYTHON=...` chooses another. A bundle's packages
-# are for one Python.
+# The first Python of these that runs and is new enough; `make PYTHON=...` chooses another. A bundle's
+# packages are for one version of Python.
 PYTHON ?= $(shell for name in $$(cat bundle/python 2>/dev/null) python3.13 python3.12 python3.11 python3; do \
 	"$$name" -E -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo "$$name"; exit; }; done)
@@ -23,7 +23,7 @@ RUN := -- python scripts/bin/parbench
 
 .DEFAULT_GOAL := help
 .PHONY: help env report measure test lint format bench decide versus calibrate certificate bundle evidence crate system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
-# A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
+# The parts of a target run one after the other, even with `make -j`: only Snakemake runs jobs in parallel.
 .NOTPARALLEL:
 
 .python:
@@ -41,18 +41,18 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
-env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate; ARGS=--all, or ARGS=spark, adds packages
+env: .python ## set up the environment if needed and print its folder (enter it by its bin/activate); ARGS=--all or ARGS=spark adds packages
 	@$(PARBENCH) env ensure --stack "$(STACK)" $(ARGS)
 
 LIMIT := $(if $(MINUTES),--minutes "$(MINUTES)")
 
-report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9: for so long, waiting included (not the set-up), then reports/unfinished.html has what is done
+report: .python ## set up if needed, run the studies of config.yaml, write reports/final.html and reports/final.pdf; MINUTES=9 stops after that time, waiting included (set-up excluded), and writes reports/unfinished.html
 	@$(ENTER) $(RUN) report $(LIMIT) $(ARGS)
 
-measure: .python ## the cells of config.yaml's studies and their certificates alone, without report; MINUTES=9
+measure: .python ## run only the cells of config.yaml's studies and their certificates, without report; MINUTES=9
 	@$(ENTER) $(RUN) run $(LIMIT) $(ARGS)
 
-test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
+test: lint ## set up if needed, lint, run the tests, two at a time; TESTS='tests/test_x.py -k word' selects some
 	@$(ENTER) --add horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 lint: .python ## check style, types, imports and the workflow's rules
@@ -67,16 +67,16 @@ format: .python ## format the code
 	@$(ENTER) -- python -m ruff format .
 	@$(ENTER) -- snakefmt Snakefile rules
 
-bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
+bench: .python ## measure the overhead of parbench itself; docs/bench.md says what each row means
 	@$(ENTER) --add horovod $(RUN) bench $(ARGS)
 
-versus: .python ## compare two training scripts of yours in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
+versus: .python ## compare two of your own training scripts in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
 	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) $(RUN) versus $(ARGS)
 
-decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
+decide: .python ## add restarts of pairs, and seeds, until their comparisons are decided; ARGS='--minutes 60 --configfile <file>'
 	@$(ENTER) $(RUN) decide $(ARGS)
 
-calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'
+calibrate: .python ## estimate from A/A pairs measured here how often verdicts err and how long they take; ARGS='--seconds 30'
 	@$(ENTER) $(RUN) calibrate $(ARGS)
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
@@ -85,36 +85,36 @@ certificate: .python ## compare every strategy with eager training, for every mo
 bundle: .python ## write one archive for a machine without network; ARGS='--bare --out <file> --configfile <file>'
 	@$(ENTER) $(if $(findstring --bare,$(ARGS)),,--add horovod) $(RUN) bundle --environment "$(STACK)" $(ARGS)
 
-evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
+evidence: .python ## save a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) $(RUN) evidence write $(ARGS)
 
-crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="--out <name>.zip --agent '<your name>'"
+crate: .python ## write a Workflow Run RO-Crate of the finished run to crate/; ARGS="--out <name>.zip --agent '<your name>'"
 	@$(ENTER) --add crate $(RUN) crate $(ARGS)
 
 system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
 	@bash containers/system.sh $(ARGS)
 
-doctor: .python ## what this machine can run, and the command that fixes what it cannot
+doctor: .python ## show what this machine can run, and the command that fixes each problem
 	@$(PARBENCH) doctor $(ARGS)
 
-slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type; ARGS=16: of as many nodes
+slurm: .python ## run a Slurm cluster on this machine until Ctrl-C, for trials; prints the command to type; ARGS=16 sets the number of nodes
 	@$(ENTER) -- python tests/cluster.py $(ARGS)
 
-rehearsal: .python ## many short cells through such a cluster: is one lost, does one run twice; ARGS='--cells 300 --nodes 16'
+rehearsal: .python ## run many short cells on such a cluster and check that none is lost or runs twice; ARGS='--cells 300 --nodes 16'
 	@$(ENTER) -- python tests/rehearsal.py $(ARGS)
 
 spark-up: .python ## start a Spark cluster of two workers on this machine; ARGS='--workers 2 --cores 1 --memory 2g'
 	@$(ENTER) $(RUN) spark up $(ARGS)
 
-spark-down: .python ## end it
+spark-down: .python ## end the Spark cluster
 	@$(ENTER) $(RUN) spark down
 
 chaos-stream: .python ## kill processes of a stream 20 times: each image must come out once
 	@PARBENCH_REQUIRE=spark PARBENCH_KILLS=20 $(ENTER) --add spark -- python -m pytest -q tests/test_spark.py -k whatever_is_killed
 
-clean: ## delete results and reports; never the cache, nor data that came in a bundle
+clean: ## delete results and reports, but neither the cache nor data from a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
-	@# Data that a bundle brought cannot be fetched again.
+	@# Data from a bundle cannot be fetched again.
 	@if test -d bundle; then find results -mindepth 1 -maxdepth 1 ! -name data ! -name weights \
 		-exec rm -rf -- {} +; else rm -rf -- results; fi
 
@@ -126,11 +126,11 @@ LOCKS := containers/locks/$(STACK)
 
 lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
-	@# What the images hold has the versions of the host.
+	@# Packages of the images have the same versions as the host's.
 	@for file in $$(ls $(LOCKS)/*.in | grep -v -e /host.in -e /horovod.in); do \
 		$(COMPILE) --constraints $(LOCKS)/host.txt $$file --output-file $${file%.in}.txt || exit; done
 	@$(COMPILE) tests/validator.in --output-file tests/validator.txt
-	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
+	@# The tools that compile Horovod need an older setuptools; all other packages have the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part
 	@$(COMPILE) --no-annotate --no-binary horovod --constraints $(LOCKS)/.host.part \
 		$(LOCKS)/horovod.in --output-file $(LOCKS)/horovod.txt; \

@@ -1,10 +1,10 @@
 # parbench: config + study -> cells -> dataset -> metrics.json -> table.csv -> report.
-# Each arrow of that flow is a file in rules/ and a command of parbench.
+# Each arrow is a file in rules/ and a command of parbench.
 from snakemake.utils import min_version
 
 
-# common.smk reads config.yaml: errors of `configfile:` would name no line. It comes before the
-# version, since another environment's Snakemake may be older.
+# common.smk reads config.yaml, since errors of `configfile:` do not name the line. It comes before the
+# check of the version: it explains which environment to enter, and another one's Snakemake may be older.
 include: "rules/common.smk"
 
 
@@ -39,9 +39,9 @@ rule all:
 
 
 onstart:
-    # With a limit on jobs per second the scheduler wakes up every second once for each job that has
-    # ended (Snakemake issue 3744), and takes more and more of a core from timed cells. The default
-    # limit is never reached here; a limit that a user types stays.
+    # With a limit on jobs per second, the scheduler wakes up every second once for each job that has
+    # ended (Snakemake issue 3744), and takes more and more of a core from timed cells. Runs never reach
+    # the default limit, so it is removed; a limit that a user sets stays.
     limit = workflow.scheduler.job_rate_limiter
     if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None

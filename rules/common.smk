@@ -1,4 +1,4 @@
-# Reads and checks the configuration and expands it into cells: RUN, whose methods the rules call.
+# Read and check the configuration and expand it into cells: RUN, whose methods the rules call.
 import os
 import sys
 from pathlib import Path
@@ -39,9 +39,9 @@ ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1
 
 
 def entered_by_launcher(wildcards):
-    """Return no image: the launcher enters it, with srun outside and with flags per cell.
+    """Return no image: the launcher starts ranks in it, by srun and with flags for each cell.
 
-    `--sdm apptainer` then does not rerun anything either.
+    As a result, `--sdm apptainer` does not make jobs run again.
     """
     return None
 
@@ -49,7 +49,7 @@ def entered_by_launcher(wildcards):
 def code_of(*modules):
     """Return a digest of ``modules`` and all that they import, without comments and docstrings.
 
-    A function, so that jobs of cells, which read the rules on their nodes, do not compute it.
+    The result is a function, so that jobs of cells, which also read the rules, do not compute it.
     """
     return lambda wildcards: provenance.combined(provenance.closure(*modules))
 
