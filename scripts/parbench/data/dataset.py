@@ -27,8 +27,8 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
     from parbench.data import source  # needs pydantic, which may be missing
 
     kind = source.load(spec["kind"])
-    told = {"dataset": name, "kind": spec["kind"], "made_from": source.made_from(spec)}
-    description = _convert(told, kind(**spec).read(), out, digest)
+    source_facts = {"dataset": name, "kind": spec["kind"], "made_from": source.made_from(spec)}
+    description = _convert(source_facts, kind(**spec).read(), out, digest)
     for note in description.get("notes", []):
         print_message(f"{name}: {note}")
     print_message(
@@ -37,9 +37,11 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
     )
 
 
-def _convert(told: dict[str, Any], read: Images | Texts, out: Path, digest: Path) -> dict[str, Any]:
-    """Write data.safetensors to ``out``, then its description, which begins with ``told``, to
-    ``digest``; return the description.
+def _convert(
+    source_facts: dict[str, Any], read: Images | Texts, out: Path, digest: Path
+) -> dict[str, Any]:
+    """Write data.safetensors to ``out``, then its description, which begins with ``source_facts``,
+    to ``digest``; return the description.
 
     Both are written to temporary files and renamed. The description is written last, so that a
     mismatch with the data is always detected.
@@ -53,7 +55,7 @@ def _convert(told: dict[str, Any], read: Images | Texts, out: Path, digest: Path
         sha256 = files.sha256_file(temporary)
     description = {
         "schema_version": 1,
-        **told,
+        **source_facts,
         "sha256": sha256,
         "source": read.source,
         "source_sha256": read.source_sha256,

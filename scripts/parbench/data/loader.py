@@ -73,7 +73,7 @@ class Dataset:
             missing = [name for at, name in enumerate(self.classes) if at not in present]
             if missing:
                 raise ParbenchError(
-                    f"dataset: {part}_samples: of {len(labels)} {noun} none is of the class "
+                    f"dataset: {part}_samples: none of {len(labels)} {noun} has the class "
                     f"{missing[0]!r}; ask for more, or null for all, or put some into the folder"
                 )
 

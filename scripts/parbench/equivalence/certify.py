@@ -63,8 +63,8 @@ def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[dict]:
             if batch <= trials.BATCHES[trial.arithmetic]
             and any(row["verdict"] == DIFFERS and row["reason"] is None for row in rows[index])
         ]
-        anew = _tried([replace(todo[index], batch=batch) for index in differing], program)
-        for index, (trial, result) in zip(differing, anew, strict=True):
+        repeated = _tried([replace(todo[index], batch=batch) for index in differing], program)
+        for index, (trial, result) in zip(differing, repeated, strict=True):
             found = list(_rows(trial, result))
             if all(row["verdict"] == EQUAL for row in found):
                 rows[index] = found

@@ -23,7 +23,7 @@ LIMIT_SECONDS = 3600.0
 
 @contextlib.contextmanager
 def own_cache(cell: Cell) -> Iterator[None]:
-    """Give this process an empty cache, so that everything is compiled anew."""
+    """Give this process an empty cache, so that everything is compiled again."""
     if cell.training.compile == "none":
         yield
         return

@@ -88,7 +88,7 @@ def continued(folder: Path) -> Asked:
         )
     if not Path(kept.folder).is_dir():
         raise ParbenchError(
-            f"--continue {folder}: its programs ran in {kept.folder}, which is no longer a folder; "
+            f"--continue {folder}: its programs ran in {kept.folder}, which is not a folder; "
             "restore it, or start over without --continue"
         )
     return Asked(

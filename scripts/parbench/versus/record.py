@@ -103,11 +103,11 @@ def read(folder: Path) -> Comparison:
     path = folder / NAME
     if not path.is_file():
         raise ParbenchError(f"--continue {folder}: has no {NAME}; name a folder that versus wrote")
-    anew = "start over without --continue"
-    content = read_json(path, anew)
+    remedy = "start over without --continue"
+    content = read_json(path, remedy)
     if not isinstance(content, dict) or content.get("schema_version") != VERSION:
-        raise ParbenchError(f"{path}: was written by another version of parbench; {anew}")
+        raise ParbenchError(f"{path}: was written by another version of parbench; {remedy}")
     try:
         return validated(Comparison, content, str(path))
     except ParbenchError as error:
-        raise ParbenchError(f"{error}; or {anew}") from None
+        raise ParbenchError(f"{error}; or {remedy}") from None
