@@ -60,10 +60,10 @@ def in_turns_table(study: StudyResults) -> dict | None:
         "programs, or the hypervisor, took more than 5 % of its time; it is left out "
         "(if two others remain) and measured again. In brackets: the ratio with "
         "disturbed pairs, and the 95 % interval, which holds after any number of "
-        "restarts and is therefore wider than a t-interval. Restarts of one session, never six "
-        "hours apart, show how this machine was on that day. The bound of a speedup is "
-        "the ratio of cores or GPUs; there is none for the same number of devices, another "
-        "precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
+        "restarts and is therefore wider than a t-interval. Restarts of one session, with "
+        "gaps of less than six hours, show how this machine was on that day. The bound of "
+        "a speedup is the ratio of cores or GPUs; there is none for the same number of devices, "
+        "another precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )
