@@ -265,7 +265,7 @@ def lines(title: str) -> list[list[str]]:
 
 def test_the_page_has_the_causes_that_are_tested():
     assert [row[0] for row in lines("It runs again")] == list(AGAIN)
-    assert [row[0] for row in lines("It does not")] == list(NOT_AGAIN)
+    assert [row[0] for row in lines("It does not run again")] == list(NOT_AGAIN)
 
 
 def pattern(printed: str) -> str:
@@ -303,7 +303,7 @@ def test_what_makes_a_cell_run_again(cause, printed, request, tmp_path, python, 
         install(python, "safetensors", "1.0")
 
 
-@pytest.mark.parametrize("cause", [row[0] for row in lines("It does not")])
+@pytest.mark.parametrize("cause", [row[0] for row in lines("It does not run again")])
 def test_what_does_not_make_a_cell_run_again(cause, request, tmp_path, python):
     apply = NOT_AGAIN[cause]
     base = request.getfixturevalue("in_image" if apply in IN_IMAGE else "on_host")
