@@ -352,8 +352,8 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     # Not testable: a speedup of GPipe on a CPU, and what the source's devices or numbers deny.
     assert claims.startswith("5 of 9 claims can be tested with them: gorantla-horovod-faster, ")
     assert forecast(trained.plan, names[-1:])[0] == (
-        "1 cell to train; how long is unknown: nothing of it has run here, and the first cells "
-        "will tell"
+        "1 cell to train; how long it takes is unknown: none of it has run here; the first cells "
+        "will show"
     )
     assert forecast(trained.plan, []) == []
     assert forecast(trained.plan, names[:1], 3)[-1] == (

@@ -321,7 +321,7 @@ def test_cells_are_listed_in_the_project_folder_alone(checkout):
     command = [sys.executable, "../scripts/bin/parbench", "cells"]  # where there are no results
     done = subprocess.run(command, cwd=checkout.folder / "studies", capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"error: run parbench in the project's folder {checkout.folder} " in done.stderr
+    assert f"error: run parbench cells in the project's folder {checkout.folder} " in done.stderr
 
 
 # In what the audit prints: a source; what a finding is and how sure; its lines; counts.

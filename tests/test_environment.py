@@ -167,7 +167,7 @@ def test_what_is_half_or_lost_its_python_is_made_again(clone):
     [
         ({"digest": "0" * 64}, "uv cannot install the packages; the reason is above"),
         ({"PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
-         "pip cannot fetch uv.*in PIP_INDEX"),
+         "pip cannot fetch uv.*set PIP_INDEX_URL"),
         ({"PIP_FIND_LINKS": "", "PIP_INDEX_URL": "htps://me:s3cr3t@127.0.0.1/simple"},
          "pip cannot fetch uv"),
         ({"digest": "0" * 64, "UV_DEFAULT_INDEX": "https://me:s3cr3t@[x/simple"},

@@ -148,11 +148,18 @@ def planted(it, code):
     """Let the launcher of ``it`` begin with ``code``."""
     program = it.root / COMMANDS / "launch.py"
     kept = program.read_text()
-    program.write_text(code + kept)
+    _replace(program, code + kept)
     try:
         yield
     finally:
-        program.write_text(kept)
+        _replace(program, kept)
+
+
+def _replace(module, text):
+    """Write a module without its bytecode, which Python tells by the second and the size."""
+    module.write_text(text)
+    for cached in (module.parent / "__pycache__").glob(f"{module.stem}.*"):
+        cached.unlink()
 
 
 def wait_for_ranks(it, ranks):

@@ -248,7 +248,10 @@ def test_a_file_is_known_by_its_content_alone(tmp_path):
         ),
         (MINE.replace("return Net", "return 1 / 0  #"), "`build` raises ZeroDivisionError: "),
         (MINE.replace("return Net", "pass  #"), "`build` returns a NoneType, not an nn.Module"),
-        (MINE.replace("num_classes, image_size, 4", "7, image_size, 4"), "a tensor (2, 7), and no"),
+        (
+            MINE.replace("num_classes, image_size, 4", "7, image_size, 4"),
+            "a tensor (2, 7), not logits",
+        ),
         (
             MINE.replace("image_size, 4", "8, 4"),
             "it does not accept images of 32x32: RuntimeError: ",

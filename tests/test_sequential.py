@@ -13,6 +13,7 @@ import pytest
 import constructed
 from parbench.__main__ import main
 from parbench.bench.calibration import looks
+from parbench.plan import places
 from parbench.verdicts.sequential import (
     ALPHA,
     FAILS,
@@ -176,6 +177,7 @@ def restart(number, shift, ratios, other="eager"):
 def program(tmp_path, monkeypatch, capsys):
     """Return a function that calibrates by given restarts and returns what is printed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "ROOT", tmp_path)
 
     def call(runs, *words):
         for number, run in enumerate(runs):
