@@ -73,7 +73,7 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
         "Apptainer 1.4.5 cannot run images here: Requesting capability set 0x000001ffffffffff "
         "while permitted capability set is 0x0. docs/images.md: Trouble"
     )
-    with pytest.raises(ParbenchError, match="deployment: apptainer, but Apptainer 1.4.5 runs no"):
+    with pytest.raises(ParbenchError, match="deployment: apptainer, but Apptainer 1.4.5 cannot"):
         apptainer.require("config.yaml: deployment: apptainer")
     monkeypatch.setattr(apptainer, "SECONDS", 0.2)
     stub("exec sleep infinity")

@@ -15,7 +15,8 @@ from parbench import files
 from parbench.__main__ import main
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.reporting import report
+from parbench.plan import places
+from parbench.reporting import render, report
 from parbench.verdicts import evidence
 from shown import pdf_text, squeezed
 from workspace import Workspace
@@ -100,7 +101,7 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert groups[eager.id].note == "1 of 4 cells not measured"
     assert groups[swin.id].not_run == "not measured"
     out = evidence.unpack(path, tmp_path / "out")
-    html = report.render.render_html(collected(out))
+    html = render.render_html(collected(out))
     assert f"Partial evidence: {path.name} lacks 5 cells of its study." in html
     assert "not finished" not in html
     assert "not run" in html
@@ -131,6 +132,7 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     """A study that cannot run here is only noted."""
     results = measured(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "ROOT", tmp_path)
     with pytest.raises(ParbenchError, match=r"report.json: no such file; make the report first"):
         main(["evidence", "write"])
     plan = json.loads((results / "plan/constructed.json").read_text())
@@ -223,7 +225,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
         )
         outs.append(evidence.unpack(path, tmp_path / "out"))
     data = collected(*outs)
-    html = report.render.render_html(data)
+    html = render.render_html(data)
     assert "Rendered from 2 files of evidence; nothing was trained for it." in html
     for words in ("First CPU, 2 cores", "Second &lt;b&gt; CPU, 2 cores", "0.200 ±", "0.600 ±"):
         assert words in html
@@ -233,7 +235,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
     assert html.count(f'id="c-constructed-first-x2-2030-01-04-{cell}"') == 1
     assert f"snakemake results/cells/{cell}/metrics.json --config" in html
     assert "Shared with another study" not in html
-    pdf = squeezed(pdf_text(report.render.render_pdf(data)))
+    pdf = squeezed(pdf_text(render.render_pdf(data)))
     assert squeezed(data["evidence"]["sentence"]) in pdf
     assert "Second<b>CPU" in pdf
 
@@ -267,8 +269,8 @@ def test_the_same_cells_on_two_machines_stand_side_by_side(tmp_path):
     assert eager == [*names, "resnet18", "eager", *trained, *["–"] * 5]
     assert ddp == [*names, "resnet18", "ddp", *trained, "eager", "1.50", ddp[9], "0.80", ddp[11]]
     assert (ddp[9], ddp[11]) == ("1.49 to 1.52", "0.79 to 0.82")
-    assert 'id="t-machines"' in report.render.render_html(data)
-    pdf = squeezed(pdf_text(report.render.render_pdf(data)))
+    assert 'id="t-machines"' in render.render_html(data)
+    pdf = squeezed(pdf_text(render.render_pdf(data)))
     assert squeezed(data["machines"]["title"]) in pdf
 
 

@@ -127,7 +127,7 @@ def test_what_a_strategy_lacks_there_is_said_by_the_plan(mine, tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "does not exist; `which python`"),
+        (None, "does not exist; type `which python`"),
         ("#!/bin/sh\necho hello\n", "is not a working Python: .* it printed: hello"),
         ("#!/bin/sh\nexit 3\n", "is not a working Python: .* it printed: nothing"),
         ('#!/bin/sh\necho \'{"version": "3.8.1"}\'\n', "is Python 3.8.1, but cells need 3.11"),

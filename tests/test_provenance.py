@@ -132,5 +132,7 @@ def test_what_needs_a_commit_says_so(tmp_path, monkeypatch):
     with pytest.raises(ParbenchError, match="is not a git clone .an archive .*: use `git clone`"):
         git.run(tmp_path, "status")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ParbenchError, match="git cannot be started .*: install the package git"):
+    with pytest.raises(
+        ParbenchError, match="git is needed and cannot be started .*; install the package git"
+    ):
         git.run(tmp_path, "status")

@@ -235,7 +235,7 @@ def published(work: Workspace) -> None:
 AGAIN: dict[str, Callable[[Workspace], None] | None] = {
     "a setting of it: of the study, its model, strategy or hardware, where it runs (`deployment`), "
     "its `stack`": setting,
-    "code of parbench that it can reach": code,
+    "parbench code that it can reach": code,
     "a package that it can reach, on the host": None,
     "what its image is built from": recipe,
     "the images of a local dataset": None,
@@ -249,7 +249,7 @@ NOT_AGAIN: dict[str, Callable[[Workspace], None] | None] = {
     "its dataset was deleted; it is made again when a cell needs it": no_data,
     "the weights that it starts from were deleted": no_weights,
     "a package that it cannot reach, on the host": None,
-    "limits of time, intervals of checkpoints, settings of Slurm": limits,
+    "time limits, checkpoint intervals, Slurm settings": limits,
     "seeds and variants were added to its study": more_cells,
     "a published value, a title or a table of its study": published,
 }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parbench import (
     cache,
@@ -35,8 +35,10 @@ from parbench.cell import (
 )
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
-from parbench.runs.records import Trained
 from parbench.variables import PROGRAM
+
+if TYPE_CHECKING:
+    from parbench.runs.records import Trained  # needs pydantic, which no image for training has
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
