@@ -10,7 +10,7 @@ from parbench import outside, variables
 variables.enter()  # before other imports read variables
 try:
     outside.require_packages()
-    from parbench.workflow import snakefile
+    from parbench.workflow import invocation, snakefile
     from parbench.exits import or_exit
     from parbench.measure import provenance
     from parbench.plan import places
@@ -32,7 +32,7 @@ os.environ.update(
 )
 
 # Not a WorkflowError, with which Snakemake would print lines of this file.
-RUN = or_exit(lambda: snakefile.WorkflowRun(snakefile.invocation(workflow)))
+RUN = or_exit(lambda: snakefile.WorkflowRun(invocation.read(workflow)))
 STUDIES = RUN.config.studies
 # All cores of this machine if cells run on it: no cell may be timed beside other jobs.
 ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1

@@ -1,4 +1,7 @@
 rule dataset:
+    # `ancient`: what it says of other datasets makes no job stale; `source` is what counts.
+    input:
+        entries=ancient(RUN.planned("datasets/specs.json")),
     output:
         data="results/data/{dataset}/data.safetensors",
         digest="results/data/{dataset}/digest.json",
@@ -12,5 +15,5 @@ rule dataset:
     params:
         source=RUN.dataset_source,
     shell:
-        "python scripts/bin/parbench dataset --name {wildcards.dataset:q} --entries results/plan/datasets/specs.json"
+        "python scripts/bin/parbench dataset --name {wildcards.dataset:q} --entries {input.entries:q}"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -29,6 +29,7 @@ use rule report as evidence_report with:
     input:
         **dict(rules.report.input.items())
         | {
+            "plans": snakefile.evidence_files("plan/{evidence}.json"),
             "tables": snakefile.evidence_files("tables/{evidence}.csv"),
             "certificates": [],
         },
@@ -39,5 +40,3 @@ use rule report as evidence_report with:
         pdf="reports/evidence.pdf",
     log:
         "results/evidence/report.log",
-    params:
-        plans=snakefile.evidence_files("plan/{evidence}.json"),

@@ -1,4 +1,7 @@
 rule image:
+    # `ancient`: as for a dataset; an image's name says what it is built from.
+    input:
+        plan=ancient(RUN.planned("images.json")),
     output:
         "results/images/{image}.json",
     log:
@@ -13,5 +16,5 @@ rule image:
     params:
         name=lambda wildcards: wildcards.image.partition("-")[0],
     shell:
-        "python scripts/bin/parbench images build {params.name:q} --plan results/plan/images.json"
+        "python scripts/bin/parbench images build {params.name:q} --plan {input.plan:q}"
         " --out {output:q} 2>&1 | tee {log:q}"

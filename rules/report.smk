@@ -1,5 +1,6 @@
 rule report:
     input:
+        plans=lambda wildcards: RUN.study_plans(STUDIES),
         tables=expand("results/tables/{study}.csv", study=STUDIES),
         certificates=RUN.certificates_of(STUDIES),
         claims=places.claims_files(),
@@ -28,11 +29,10 @@ rule report:
     resources:
         **RUN.preparing,
     params:
-        plans=expand("results/plan/{study}.json", study=STUDIES),
         code=code_of("parbench.reporting.report"),
         inside=RUN.inside_report_image,
     shell:
-        "({params.inside} python scripts/bin/parbench collect --plan {params.plans:q} --table {input.tables:q}"
+        "({params.inside} python scripts/bin/parbench collect --plan {input.plans:q} --table {input.tables:q}"
         " --cells results/cells --certificate {input.certificates:q}"
         " --claims {input.claims:q} --published {input.published:q} --out {output.data:q}"
         " && {params.inside} python scripts/bin/parbench render html --data {output.data:q} --out {output.html:q}"

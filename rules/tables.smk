@@ -1,5 +1,6 @@
 rule table:
     input:
+        plan=RUN.study_plan,
         metrics=RUN.metrics,
         published=places.published_files(),
         certificates=RUN.certificates,
@@ -17,11 +18,10 @@ rule table:
     resources:
         **RUN.preparing,
     params:
-        plan=RUN.plan_digest,
         code=code_of("parbench.verdicts.tables"),
         inside=RUN.inside_report_image,
     shell:
-        "{params.inside} python scripts/bin/parbench tables --plan results/plan/{wildcards.study:q}.json --cells results/cells"
+        "{params.inside} python scripts/bin/parbench tables --plan {input.plan:q} --cells results/cells"
         " --published {input.published:q} --certificate {input.certificates:q} --out {output:q} 2>&1 | tee {log:q}"
 
 

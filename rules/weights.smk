@@ -1,4 +1,7 @@
 rule weights:
+    # `ancient`: as for a dataset.
+    input:
+        entries=ancient(RUN.planned("weights.json")),
     output:
         data="results/weights/{weights}/weights.safetensors",
         digest="results/weights/{weights}/digest.json",
@@ -12,5 +15,5 @@ rule weights:
     params:
         source=RUN.weights_source,
     shell:
-        "python scripts/bin/parbench weights --name {wildcards.weights:q} --entries results/plan/weights.json"
+        "python scripts/bin/parbench weights --name {wildcards.weights:q} --entries {input.entries:q}"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

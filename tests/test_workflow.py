@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
@@ -149,6 +152,39 @@ def test_neither_a_touched_file_nor_a_comment_is_a_change(work):
     ):
         (work.folder / file).touch()
     assert work.jobs() == {}
+
+
+def test_what_a_job_reads_of_the_plan_is_among_its_inputs(work):
+    lines = work.snakemake("--detailed-summary").stdout.splitlines()
+    rows = list(csv.DictReader(lines, delimiter="\t"))
+    reads = {row["rule"]: set(re.findall(r"results/plan/\S+", row["shellcmd"])) for row in rows}
+    inputs = {row["rule"]: set(row["input-file(s)"].split(",")) for row in rows}
+    assert {rule for rule, files in reads.items() if files} >= {"dataset", "table", "report"}
+    assert all(reads[rule] <= inputs[rule] for rule in reads)
+
+
+def test_a_dry_run_writes_no_plan_and_shows_what_a_changed_one_makes_stale(work):
+    path = work.folder / "results/plan/six.json"
+    before = path.read_bytes()
+    work.edit("studies/six.yaml", "title: Six cells", "title: Other cells")
+    assert work.jobs() == AFTER
+    assert path.read_bytes() == before
+    work.snakemake()
+    assert b"Other cells" in path.read_bytes()
+    assert work.jobs() == {}
+    work.edit("studies/six.yaml", "title: Other cells", "title: Six cells")
+    work.snakemake()
+    assert path.read_bytes() == before
+
+
+def test_a_plan_that_another_run_uses_is_not_changed(work):
+    before = (work.folder / "results/plan/six.json").read_bytes()
+    work.edit("studies/six.yaml", "title: Six cells", "title: Other cells")
+    with open(work.folder / run_lock.FILE, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        result = work.snakemake(check=False)
+    assert f"error: {run_lock.LIVES}" in result.stderr
+    assert (work.folder / "results/plan/six.json").read_bytes() == before
 
 
 def test_words_that_are_no_option_are_refused_before_a_silent_run(work):

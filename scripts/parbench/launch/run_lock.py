@@ -49,8 +49,10 @@ class Host:
         return bool(self.machine) and (self.name, self.machine) == (other.name, other.machine)
 
 
-def hold(arguments: Sequence[str]) -> None:
+def hold(arguments: Sequence[str]) -> bool:
     """Hold the file until this process ends; release Snakemake's lock if its run was killed.
+
+    Returns False if another run is known to be using this folder.
 
     ``arguments``: for `snakemake --unlock`, such as the profile. Prints why a lock is not released
     if that is unsafe. Raises ParbenchError.
@@ -81,6 +83,7 @@ def hold(arguments: Sequence[str]) -> None:
     atexit.register(_end, file)
     if alone is not None:
         fcntl.flock(file, fcntl.LOCK_SH)
+    return alone is not False
 
 
 def forget() -> None:

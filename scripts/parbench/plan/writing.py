@@ -17,6 +17,19 @@ from parbench.plan.configuration import Config
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 
+FOLDER = places.RESULTS / "plan"
+
+
+def content(plan: Plan) -> dict[Path, dict[str, Any]]:
+    """Return what the files say that rules have as inputs: of each study, and of all together."""
+    studies = {f"{name}.json": study.stated() for name, study in plan.studies.items()}
+    shared = {
+        "datasets/specs.json": plan.datasets,
+        "weights.json": plan.weights,
+        "images.json": containers.planned(plan.stack, plan.images),
+    }
+    return {FOLDER / name: value for name, value in {**studies, **shared}.items()}
+
 
 def write(plan: Plan) -> None:
     """Write every cell's cell.json and every study's plan, each only if it changed."""
@@ -24,12 +37,8 @@ def write(plan: Plan) -> None:
         if cell_id not in plan.not_run:
             _write_changed(folder(cell_id) / "cell.json", cell.json())
     model_files.keep()
-    plan_folder = places.RESULTS / "plan"
-    for name, study in plan.studies.items():
-        _write_changed(plan_folder / f"{name}.json", study.stated())
-    _write_changed(plan_folder / "datasets" / "specs.json", plan.datasets)
-    _write_changed(plan_folder / "weights.json", plan.weights)
-    _write_changed(plan_folder / "images.json", containers.planned(plan.stack, plan.images))
+    for path, value in content(plan).items():
+        _write_changed(path, value)
 
 
 def plan_of(cell_id: str, config: Config) -> Plan:
@@ -38,14 +47,17 @@ def plan_of(cell_id: str, config: Config) -> Plan:
     return replace(Plan.without_cells(config), cells={cell_id: cell})
 
 
+def is_written(path: Path, value: dict[str, Any]) -> bool:
+    """Return whether the file contains ``value`` as JSON."""
+    return path.exists() and path.read_bytes() == json_text(value).encode()
+
+
 def _write_changed(path: Path, value: dict[str, Any]) -> None:
-    """Write ``value`` as JSON, unless the file already contains it."""
-    text = json_text(value)
-    if not path.exists() or path.read_bytes() != text.encode():
-        write_atomically(path, text)
+    if not is_written(path, value):
+        write_atomically(path, json_text(value))
 
 
 def write_progress(cells: list[str]) -> None:
     """Write which ``cells`` this run will train, for the launchers' count and time left."""
     progress = {"started": time.time(), "cells": cells}
-    _write_changed(places.RESULTS / "plan" / "progress.json", progress)
+    _write_changed(FOLDER / "progress.json", progress)

@@ -1,4 +1,4 @@
-"""Answer the Snakefile and its rules: how Snakemake was called, and what each job needs.
+"""Answer the Snakefile and its rules: write the plan, and say what each job needs.
 
 Uses only what Snakemake offers to a Snakefile: ``workflow`` is read, never changed.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -15,14 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from parbench import files, identity, models
-from parbench.arguments import of_snakemake
+from parbench import identity, models
 from parbench.cache import print_message
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained
@@ -37,80 +34,11 @@ from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
 from parbench.words import nearest
 from parbench.workflow import unfinished
+from parbench.workflow.invocation import Invocation
 
 # How Snakemake finds that a result is stale; settings and code are parameters of the rules.
 TRIGGERS = {"input", "mtime", "params"}
 ALL = 10_000  # cores: Snakemake lowers this to its --cores
-
-
-@dataclass(frozen=True)
-class Invocation:
-    """How Snakemake was called.
-
-    ``main``: False in a job of a run, which reads the Snakefile again; ``cell``: the cell of such a
-    job; ``forced``: whether jobs that are up to date run, too.
-    """
-
-    main: bool
-    cell: str | None
-    on_slurm: bool
-    dry: bool
-    forced: bool
-    unlock: bool
-    unlocking: list[str]  # the arguments for --unlock in the same profile and configuration
-    triggers: frozenset[str]  # what makes Snakemake run a job again
-    apptainer: bool  # --sdm apptainer was given
-    configfiles: list[Path]
-    changes: dict  # the values of --config
-
-
-def invocation(workflow: Any) -> Invocation:
-    """Read from ``workflow`` and the command line how Snakemake was called.
-
-    The cells depend on where they will run and on the job's cell, but a Snakefile learns executor
-    and targets only after it is read, so Snakemake's own parser reads command line and profiles.
-    """
-    if sum(argument.startswith("--configfile") for argument in sys.argv) > 1:
-        raise ParbenchError(
-            "--configfile is given twice, and Snakemake reads only the last one's files; name all "
-            "after one: --configfile a.yaml b.yaml"
-        )
-    arguments = of_snakemake(sys.argv[1:])
-    _check_grouping(arguments)
-    main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
-    cells = [job.wildcards_dict.get("cell") for job in arguments.target_jobs or ()]
-    return Invocation(
-        main=main,
-        cell=cells[0] if not main and len(cells) == 1 else None,
-        on_slurm=main and arguments.executor == "slurm",
-        dry=main and bool(arguments.dryrun),
-        forced=main and bool(arguments.force or arguments.forceall or arguments.forcerun),
-        unlock=main and bool(arguments.unlock),
-        unlocking=[
-            word
-            for name in ("profile", "configfile", "config")
-            if (values := getattr(arguments, name))
-            for word in (f"--{name}", *map(str, values))
-        ],
-        triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
-        apptainer=any(method.name == "APPTAINER" for method in methods),
-        configfiles=[files.user_path(str(path)) for path in workflow.overwrite_configfiles],
-        changes=config_files.parse_changes(arguments.config or []),
-    )
-
-
-def _check_grouping(arguments: Any) -> None:
-    """Raise ParbenchError if Snakemake's ``arguments`` group several jobs into one Slurm job."""
-    if arguments.executor != "slurm":
-        return
-    for key in ("groups", "group_components", "slurm_array_jobs"):
-        if getattr(arguments, key) not in ({}, dataclasses.MISSING):
-            raise ParbenchError(
-                f"--{key.replace('_', '-')}, or this key of a profile: a cell needs a Slurm job of "
-                "its own, with its own cores, GPUs, nodes and walltime, so that it can be requeued "
-                "and found again for this cell only; leave it out. For many short cells, lower "
-                "`jobs` and `slurm.minutes` (docs/slurm.md)"
-            )
 
 
 def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
@@ -149,12 +77,15 @@ class WorkflowRun:
             slurm_cluster.retry_sbatch_and_srun()
         self.config = config_files.read(called.configfiles, called.changes)
         self.deployment = self.config.resolved_deployment(called.apptainer)
+        self.writes_plan = False
         if called.main:
             self._print_triggers()
-            self._take_lock()
+            self.writes_plan = self._take_lock() and not (called.dry or called.unlock)
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
         self.plan = self._plan()
+        if self.writes_plan:  # before the graph, whose rules have the plan's files as inputs
+            writing.write(self.plan)
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config.slurm, self.cluster)
         self.asked: set[str] = set()  # the cells in Snakemake's graph of jobs
@@ -171,11 +102,13 @@ class WorkflowRun:
                 f"from your profile, or type --rerun-triggers {' '.join(sorted(TRIGGERS))}"
             )
 
-    def _take_lock(self) -> None:
+    def _take_lock(self) -> bool:
+        """Return False if another run is using this folder; Snakemake's own lock stops this one."""
         if self.called.unlock:
             run_lock.forget()
         elif not self.called.dry:
-            run_lock.hold(self.called.unlocking)
+            return run_lock.hold(self.called.unlocking)
+        return True
 
     def _plan(self) -> expansion.Plan:
         config, called = self.config, self.called
@@ -286,9 +219,34 @@ class WorkflowRun:
         metrics = [str(folder(cell) / "metrics.json") for cell in dict.fromkeys(cells)]
         return [*metrics, *self.certificates_of(self.plan.studies)]
 
-    def plan_digest(self, wildcards: Any) -> str:
-        """Return a digest that changes with the study's plan: its groups, tables, texts."""
-        return files.digest(self.plan.studies[wildcards.study].stated())
+    # ------------------------------------------------------------ the plan's files
+
+    def _planned(self, names: Iterable[str], is_ready: Callable[[Path], bool]) -> list[str]:
+        """Return the plan's files of these names, as inputs.
+
+        A dry run writes no plan, and Snakemake stops if an input does not exist. Without those that
+        are not ready, a job has other inputs than when it ran, and is shown among those to run.
+        """
+        paths = [writing.FOLDER / name for name in names]
+        if self.called.main and not self.writes_plan:
+            paths = list(filter(is_ready, paths))
+        return list(map(str, paths))
+
+    def study_plans(self, studies: Iterable[str]) -> list[str]:
+        """Return the files of the plans of ``studies``."""
+        content = writing.content(self.plan)
+        return self._planned(
+            (f"{study}.json" for study in studies),
+            lambda path: writing.is_written(path, content[path]),
+        )
+
+    def study_plan(self, wildcards: Any) -> list[str]:
+        """Return the file of the plan of the table's study."""
+        return self.study_plans([wildcards.study])
+
+    def planned(self, name: str) -> Callable[[Any], list[str]]:
+        """Return an input function for a file of the plan that all studies share."""
+        return lambda wildcards: self._planned([name], Path.exists)
 
     @property
     def report_image(self) -> str | list:
@@ -331,11 +289,13 @@ class WorkflowRun:
         return certificate.content(todo, wildcards.place)
 
     def certified_plans(self, wildcards: Any) -> list[str]:
-        """Return the plans that need anything of a certificate."""
-        studies = [
-            study for study in self.plan.studies if self._certified(wildcards.place, [study])
+        """Return the plans that need anything of a certificate; `certified` says what."""
+        names = [
+            f"{study}.json"
+            for study in self.plan.studies
+            if self._certified(wildcards.place, [study])
         ]
-        return [f"results/plan/{study}.json" for study in studies]
+        return self._planned(names, Path.exists)
 
     def certified_image(self, wildcards: Any) -> str | list:
         """Return the digest file of a certificate's image; none on the host."""
@@ -380,8 +340,9 @@ class WorkflowRun:
     # ------------------------------------------------------------ at the start and the end
 
     def begin(self) -> None:
-        """Write cells and plans, and print what will happen."""
-        writing.write(self.plan)
+        """Print what will happen. Raises ParbenchError if another run owns the plan."""
+        if not self.writes_plan:  # that run has not yet taken Snakemake's lock
+            raise ParbenchError(run_lock.LIVES)
         deployment.keep(self.deployment, self.called.apptainer)
         to_train = self._to_train()
         sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
