@@ -32,7 +32,7 @@ PADDING = 4  # pixels, of crops
 class Images(Dataset):
     """The training images of a dataset, as torchvision's own datasets hand them out."""
 
-    def __init__(self, data: loader.Dataset, size: int):
+    def __init__(self, data: loader.LoadedDataset, size: int):
         self.images = data.train_images.permute(0, 2, 3, 1).numpy()
         self.labels = data.train_labels.tolist()
         self.transform = transforms.Compose(

@@ -19,11 +19,13 @@ from parbench.errors import ParbenchError
 MEAN, STD = [0.49, 0.48, 0.44], [0.25, 0.24, 0.26]
 
 
-def made_up(n: int = 40, size: tuple[int, int] = (32, 32), classes: int = 4) -> loader.Dataset:
+def made_up(
+    n: int = 40, size: tuple[int, int] = (32, 32), classes: int = 4
+) -> loader.LoadedDataset:
     generator = np.random.default_rng(1)
     images = generator.integers(0, 256, (n, 3, *size), dtype=np.uint8)
     labels = generator.integers(0, classes, n)
-    return loader.Dataset(
+    return loader.LoadedDataset(
         train_images=torch.from_numpy(images),
         train_labels=torch.from_numpy(labels),
         test_images=torch.from_numpy(images[: n // 2]),
@@ -78,7 +80,7 @@ def test_a_gpu_gives_the_same_bits():
     data = made_up()
     names = ("train_images", "train_labels", "test_images", "test_labels")
     moved = {name: getattr(data, name).cuda() for name in names}
-    augment = loader.Augment(loader.Dataset(**{**vars(data), **moved}), 0, 32, True)
+    augment = loader.Augment(loader.LoadedDataset(**{**vars(data), **moved}), 0, 32, True)
     expected = loader.Augment(data, 0, 32, True).train_batch(torch.arange(40), 1)[0]
     augment.train_batch(torch.arange(40), 1)
     torch.cuda.set_sync_debug_mode("error")

@@ -57,7 +57,7 @@ def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], flo
 
 
 def _bare(
-    run: Run, data: loader.Dataset, order: torch.Tensor, spans: list[tuple[int, int]]
+    run: Run, data: loader.LoadedDataset, order: torch.Tensor, spans: list[tuple[int, int]]
 ) -> Iterator[None]:
     """Train the model of ``run`` from the start, one step per item, as a page of plain PyTorch
     does."""

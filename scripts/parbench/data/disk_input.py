@@ -25,7 +25,9 @@ class DiskInput:
     were being read ahead, as the images of all timed steps are.
     """
 
-    def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
+    def __init__(
+        self, dataset: loader.LoadedDataset, seed: int, image_size: int, augment: bool
+    ) -> None:
         self._data, self._seed, self._augment = dataset, seed, augment
         self._finish = loader.Augment(dataset, seed, image_size, augment=False).finish
         self._device = dataset.train_labels.device

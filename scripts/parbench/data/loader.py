@@ -34,7 +34,7 @@ _ORDER, _AUGMENT = 1, 2
 
 
 @dataclass(frozen=True)
-class Dataset:
+class LoadedDataset:
     """A dataset on one device.
 
     Images are uint8 [N, 3, H, W], labels int64 [N] in 0..len(classes)-1. ``mean`` and ``std`` are
@@ -61,7 +61,7 @@ class Dataset:
     test_lengths: torch.Tensor | None = None
     on_disk: dict[str, Rows] | None = None
 
-    def without_train_images(self) -> Dataset:
+    def without_train_images(self) -> LoadedDataset:
         """Return a copy without training images, for a caller that holds them in another form."""
         return replace(self, train_images=self.train_images[:0].clone())
 
@@ -87,7 +87,7 @@ def load(
     vocabulary: str | None = None,
     max_length: int | None = None,
     keeps_on_disk: bool = False,
-) -> Dataset:
+) -> LoadedDataset:
     """Return the dataset in ``folder``/data.safetensors, on ``device``, or with images on disk.
 
     ``train_samples`` and ``test_samples`` select a class-balanced subset that depends only on the
@@ -133,13 +133,13 @@ def load(
         name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
         for name, tensor in tensors.items()
     }
-    return Dataset(sha256=digest["sha256"], **fields, **copies)
+    return LoadedDataset(sha256=digest["sha256"], **fields, **copies)
 
 
 def _read(
     path: Path, vocabulary: str | None, max_length: int | None
 ) -> tuple[dict[str, torch.Tensor], dict]:
-    """Return the tensors and the other fields of a converted dataset, by their names in Dataset.
+    """Return the tensors and the other fields of a converted dataset, by LoadedDataset's names.
 
     Raises ParbenchError if it holds images and texts are requested, or the reverse.
     """
@@ -226,7 +226,7 @@ class Augment:
     If ``image_size`` S is not the dataset's, images are resized bilinearly after the crop.
     """
 
-    def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
+    def __init__(self, dataset: LoadedDataset, seed: int, image_size: int, augment: bool) -> None:
         self._data = dataset.without_train_images() if augment else dataset
         self._seed = seed
         self._size = image_size
@@ -339,7 +339,7 @@ class Labels:
     Its images are float32 [B, 0]: one empty image for each label.
     """
 
-    def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
+    def __init__(self, dataset: LoadedDataset, seed: int, image_size: int, augment: bool) -> None:
         self._train, self._test = dataset.train_labels, dataset.test_labels
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,7 +17,9 @@ from parbench.data import loader
 class PilInput:
     """The counterpart of loader.Augment, with the same arguments, by PIL, image by image."""
 
-    def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
+    def __init__(
+        self, dataset: loader.LoadedDataset, seed: int, image_size: int, augment: bool
+    ) -> None:
         self._data = dataset.without_train_images()
         self._seed = seed
         self._side = [image_size, image_size]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from parbench.data.loader import Dataset
+from parbench.data.loader import LoadedDataset
 
 
 class TextInput:
     """The counterpart of loader.Augment for texts, which are not augmented."""
 
-    def __init__(self, dataset: Dataset, padding: str) -> None:
+    def __init__(self, dataset: LoadedDataset, padding: str) -> None:
         self._data = dataset
         self._longest = padding == "longest"
 

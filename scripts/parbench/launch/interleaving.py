@@ -37,7 +37,7 @@ DISTURBED = 0.05
 
 
 @dataclass
-class Side(Ranks):
+class SideRanks(Ranks):
     """A side of a pair: its ranks, with their own folder, and a log shared by all sides."""
 
     lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
@@ -168,7 +168,7 @@ class TurnsAborted(Exception):
 
 
 def run(
-    sides: list[Side],
+    sides: list[SideRanks],
     seconds: float,
     timeout: float,
     stop: Callable[[], bool],
@@ -189,7 +189,9 @@ def run(
 
 
 class _Lead:
-    def __init__(self, sides: list[Side], seconds: float, timeout: float, stop: Callable[[], bool]):
+    def __init__(
+        self, sides: list[SideRanks], seconds: float, timeout: float, stop: Callable[[], bool]
+    ):
         self.sides, self.seconds, self.timeout, self.stop = sides, seconds, timeout, stop
         self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
@@ -254,7 +256,7 @@ class _Lead:
             _sum(row["joules"] for row in rows),
         )
 
-    def _send(self, side: Side, line: str) -> None:
+    def _send(self, side: SideRanks, line: str) -> None:
         for process in side.processes.values():
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # a dead rank is noticed elsewhere
@@ -285,7 +287,7 @@ class _Lead:
         rows, side.lines = sorted(side.lines, key=lambda row: row["rank"]), []
         return rows
 
-    def _check(self, side: Side, beats: Heartbeats) -> None:
+    def _check(self, side: SideRanks, beats: Heartbeats) -> None:
         """Raise TurnsAborted if asked to stop, if a rank failed, or if a rank of ``side``, whose
         turn it is, hangs or has ended."""
         if self.stop():

@@ -33,7 +33,7 @@ from parbench.launch import (
     slurm_job,
 )
 from parbench.launch.cell_commands import Task
-from parbench.launch.interleaving import Side
+from parbench.launch.interleaving import SideRanks
 from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
 from parbench.measure import clocks, metrics_json
@@ -227,7 +227,7 @@ class Attempt:
     locked: devices.LockedDevices
     folder: Path
 
-    def sides(self, name: str) -> list[Side]:
+    def sides(self, name: str) -> list[SideRanks]:
         """Return the ranks of each side, not yet started, in the folders ``name``0, ``name``1..."""
         sides = []
         for number, (cell, image) in enumerate(zip(self.task.cell.sides, self.facts, strict=True)):
@@ -247,10 +247,12 @@ class Attempt:
                 self.task, number, self.job, locked, image_path, state, variables
             )
             count = strategies.of(cell).ranks_per_node * nodes
-            sides.append(Side(programs, count, state, self.task.log))
+            sides.append(SideRanks(programs, count, state, self.task.log))
         return sides
 
-    def started(self, name: str, run: Callable[[list[Side]], Result]) -> tuple[list[Side], Result]:
+    def started(
+        self, name: str, run: Callable[[list[SideRanks]], Result]
+    ) -> tuple[list[SideRanks], Result]:
         """Make the sides as ``sides`` does, call ``run`` with them, and return both results.
 
         Tries again if srun could not start them because Slurm's controller did not answer.
@@ -264,7 +266,7 @@ class Attempt:
             if self.stop.requested() or not patience.waits(refusal):
                 return sides, result
 
-    def alone(self) -> list[Side]:
+    def alone(self) -> list[SideRanks]:
         """Train a cell that is not a pair."""
         settings = self.task.cell.run
         timeout, grace = settings.timeout_seconds, settings.grace_seconds
@@ -272,7 +274,7 @@ class Attempt:
             "alone", lambda sides: ranks.run(sides[0], timeout, grace, self.stop.requested)
         )[0]
 
-    def pair(self, pair: Pair) -> list[Side]:
+    def pair(self, pair: Pair) -> list[SideRanks]:
         """Measure the sides of ``pair`` in turn; in separate runs if memory cannot hold them all.
 
         Returns the sides of the last attempt.
@@ -305,7 +307,7 @@ class Attempt:
             )
         return sides
 
-    def failure(self, sides: list[Side]) -> Failure | None:
+    def failure(self, sides: list[SideRanks]) -> Failure | None:
         """Return what went wrong with the first side that failed; None if none did."""
         for cell, side in zip(self.task.cell.sides, sides, strict=True):
             failure = outcome.failure_of(side)

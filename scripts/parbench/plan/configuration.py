@@ -170,7 +170,7 @@ class Python(StrictModel):
     )
 
 
-class Machine(StrictModel):
+class StatedMachine(StrictModel):
     """The resources of a machine."""
 
     cpu: Whole = Field(description="number of processor cores")
@@ -325,8 +325,10 @@ class Config(StrictModel):
     )
     spark: Spark = Field(description="the Spark cluster, for cells with `cluster: true`")
     available: Annotated[
-        Annotated[Literal["auto"], Tag("=auto")] | Annotated[Machine, Tag("=stated")],
-        Discriminator(lambda value: "=stated" if isinstance(value, (dict, Machine)) else "=auto"),
+        Annotated[Literal["auto"], Tag("=auto")] | Annotated[StatedMachine, Tag("=stated")],
+        Discriminator(
+            lambda value: "=stated" if isinstance(value, (dict, StatedMachine)) else "=auto"
+        ),
     ] = Field(description="resources that cells are planned for; auto: those of this machine")
     hardware: Annotated[dict[Name, HardwareEntry], Field(min_length=1)] = Field(
         description="hardware that cells run on, by name"

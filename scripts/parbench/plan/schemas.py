@@ -10,7 +10,7 @@ from parbench.by_schema import SCHEMAS
 from parbench.plan.configuration import Config
 from parbench.plan.published import Claims
 from parbench.plan.study import Study
-from parbench.runs.records import PairRun, Run
+from parbench.runs.records import CellRun, PairRun
 
 MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
     "config": (Config, "config.yaml, what to run"),
@@ -19,7 +19,7 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
         Claims,
         "studies/published/claims.yaml, what sources say in words, by the name of the claim",
     ),
-    "metrics": (Run, "metrics.json, what one run of one cell measured"),
+    "metrics": (CellRun, "metrics.json, what one run of one cell measured"),
     "pair": (PairRun, "metrics.json of a pair, one restart of sides that took turns"),
 }
 

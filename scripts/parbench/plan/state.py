@@ -19,7 +19,7 @@ from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 from parbench.runs import records
-from parbench.runs.records import PairRun, Run
+from parbench.runs.records import CellRun, PairRun
 from parbench.words import nearest
 
 
@@ -55,7 +55,7 @@ def current(cell: Cell | Pair, plan: Plan) -> Identity:
     return identity.current(cell, image_labels(cell, plan), data_path(cell).parent)
 
 
-def _measured(result: Run | PairRun) -> Identity:
+def _measured(result: CellRun | PairRun) -> Identity:
     weights = None if isinstance(result, PairRun) else result.weights_sha256
     environments = [dict(environment) for environment in result.environments]
     return identity.recorded(result.cell, environments, weights)
@@ -85,7 +85,7 @@ def seconds_of(cell: str) -> float | None:
 # --- what a cell depends on ---
 
 
-def metrics(cell_id: str) -> Run | PairRun | None:
+def metrics(cell_id: str) -> CellRun | PairRun | None:
     """Return a cell's metrics.json; None if it has none.
 
     Raises ParbenchError if the file is invalid: a results folder may contain files that were copied

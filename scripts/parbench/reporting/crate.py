@@ -26,7 +26,7 @@ from parbench.files import make_folder, read_record, rename_durably, sha256_file
 from parbench.plan import config_files, expansion, places, state
 from parbench.runs import records
 from parbench.runs.parts import Environment
-from parbench.runs.records import PairRun, Run
+from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.closing import REPORTS
 
 VERSION = "1.1"  # of RO-Crate, required by the profiles
@@ -47,7 +47,7 @@ FIX = "first: make report, with the same ARGS"
 # What was run
 
 
-def finished(plan: expansion.Plan) -> dict[str, Run | PairRun]:
+def finished(plan: expansion.Plan) -> dict[str, CellRun | PairRun]:
     """Return metrics.json of ``plan``'s runnable cells; ParbenchError if there are none, or one or
     the report is missing or stale."""
     names = ", ".join(plan.studies)
@@ -102,7 +102,7 @@ def inputs(plan: expansion.Plan, stack: str, configfiles: Sequence[Path]) -> lis
 class Crate:
     """The crate, built step by step, of ``plan``'s ``runs``, by cell."""
 
-    def __init__(self, plan: expansion.Plan, runs: dict[str, Run | PairRun]) -> None:
+    def __init__(self, plan: expansion.Plan, runs: dict[str, CellRun | PairRun]) -> None:
         self.plan, self.runs = plan, runs
         self.environments = [each for run in runs.values() for each in run.environments]
         self.crate = ROCrate(version=VERSION, exclude=["__pycache__"])

@@ -26,7 +26,7 @@ from parbench.reporting.text import (
 )
 from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Environment
-from parbench.runs.records import PairRun, Run
+from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import restart
 
@@ -62,7 +62,7 @@ def environments(studies: list[StudyResults]) -> Environments:
     return by_pairs
 
 
-def _named(run: Run | PairRun, known: Environments) -> TableCell:
+def _named(run: CellRun | PairRun, known: Environments) -> TableCell:
     """Return the names of a run's environments; a pair may have several."""
     keys = dict.fromkeys(str(_environment_pairs(each)) for each in run.environments)
     found = [known[key] for key in keys]
@@ -159,7 +159,7 @@ def cells_table(study: StudyResults, known: Environments) -> dict:
     )
 
 
-def _cell_row(study: StudyResults, run: Run, known: Environments) -> list[TableCell]:
+def _cell_row(study: StudyResults, run: CellRun, known: Environments) -> list[TableCell]:
     return [
         TableCell(run.cell.id, link=study.cell_panel(run.cell.id)),
         TableCell(status_text(run.status), tone="plain" if run.status == "ok" else "bad"),
@@ -224,7 +224,7 @@ def _restart_row(run: PairRun, compares: str, known: Environments) -> list[Table
     ]
 
 
-def _memory(run: Run) -> float | None:
+def _memory(run: CellRun) -> float | None:
     """Return the peak memory in MiB of a device, else of a process; None if unknown."""
     readings = (METRICS[f"peak_memory_{where}_mib"].value(run) for where in ("device", "process"))
     return next((value for value in readings if value is not None), None)
@@ -289,7 +289,7 @@ def _cell_panel(study: StudyResults, cell: str, known: Environments) -> dict:
     }
 
 
-def _cell_numbers(run: Run) -> list[list[str]]:
+def _cell_numbers(run: CellRun) -> list[list[str]]:
     """Return name and value of every metric of one run."""
     numbers = []
     for metric in METRICS.values():
@@ -303,7 +303,7 @@ def _cell_numbers(run: Run) -> list[list[str]]:
     return numbers
 
 
-def _cell_facts(run: Run) -> list[list[str]]:
+def _cell_facts(run: CellRun) -> list[list[str]]:
     facts = {key: getattr(run.environment, key) for key in FACTS}
     facts |= {key: text for key, text in run.environment.steering.items() if key in OF_CORES}
     facts |= {"started": f"{moment(run.started)} UTC"}

@@ -13,7 +13,7 @@ from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.runs.parts import Phases
-from parbench.runs.records import Run
+from parbench.runs.records import CellRun
 from parbench.verdicts.groups import Group
 from parbench.verdicts.sequential import numbered
 
@@ -100,17 +100,17 @@ def instrumented(study: StudyResults) -> list[Group]:
     return sorted(groups, key=lambda group: models.index(group.model))
 
 
-def _runs(group: Group) -> list[Run]:
+def _runs(group: Group) -> list[CellRun]:
     return group.ok if group.training.profile == "phases" and not group.members else []
 
 
-def _phases(run: Run) -> Phases:
+def _phases(run: CellRun) -> Phases:
     """Return what a run of an instrumented group measured."""
     assert isinstance(run.profile, Phases)
     return run.profile
 
 
-def _shares(run: Run, rank: int | None = None) -> Shares:
+def _shares(run: CellRun, rank: int | None = None) -> Shares:
     """Return a run's seconds per epoch by phase: those of one rank, or the mean over ranks."""
     seconds = _phases(run).mean if rank is None else _phases(run).ranks[rank]
     return {phase: getattr(seconds, phase) / len(run.epoch_seconds) for phase in PHASES}
@@ -139,7 +139,7 @@ def _ratios(study: StudyResults, group: Group) -> list[float]:
     return [own / twin for own, twin in pairs if own is not None and twin is not None]
 
 
-def _place(run: Run) -> tuple[int, str]:
+def _place(run: CellRun) -> tuple[int, str]:
     return run.cell.seed, run.environment.machine.fingerprint
 
 

@@ -12,9 +12,9 @@ from operator import attrgetter, methodcaller
 from typing import TypedDict, Unpack
 
 from parbench.runs.parts import Epoch, Inference, Memory, Operator, Profiled
-from parbench.runs.records import Run, Trained
+from parbench.runs.records import CellRun, Trained
 
-Read = Callable[[Run], float | None]
+Read = Callable[[CellRun], float | None]
 
 
 class _More(TypedDict, total=False):
@@ -59,7 +59,7 @@ class Metric:
         """Whether it is a share of the test samples; scores are compared by their difference."""
         return self.kind == "accuracy"
 
-    def value(self, run: Run) -> float | None:
+    def value(self, run: CellRun) -> float | None:
         """Return its value in one run; None if it was not measured, or one run is not enough."""
         return self.read(run) if self.read else None
 
@@ -68,12 +68,12 @@ class Metric:
 PROFILED = {"operators": "inference", "training_operators": "training"}
 
 
-def _profiled_part(run: Run) -> Profiled | None:
+def _profiled_part(run: CellRun) -> Profiled | None:
     part = PROFILED.get(run.cell.training.profile)
     return getattr(run.profile, part) if part and run.profile else None
 
 
-def profiled_operators(run: Run) -> dict[str, Operator]:
+def profiled_operators(run: CellRun) -> dict[str, Operator]:
     """Return the operators in a run's profile, of inference or of training steps, by name."""
     part = _profiled_part(run)
     return {operator.name: operator for operator in part.operators} if part else {}
@@ -84,16 +84,16 @@ def clock(device: str) -> str:
     return "cpu" if device == "cpu" else "device"
 
 
-def _clock(run: Run) -> str:
+def _clock(run: CellRun) -> str:
     return clock(run.cell.hardware.device)
 
 
-def _profiled(run: Run) -> float | None:
+def _profiled(run: CellRun) -> float | None:
     part = _profiled_part(run)
     return part and getattr(part, f"{_clock(run)}_self_seconds")
 
 
-def self_seconds(run: Run, operator: str) -> float:
+def self_seconds(run: CellRun, operator: str) -> float:
     """Return the seconds of an operator in the profile of ``run``, without operators it calls."""
     return getattr(profiled_operators(run)[operator], f"{_clock(run)}_self_seconds")
 
@@ -112,7 +112,7 @@ def _throughput(name: str, label: str, read: Read, **more: Unpack[_More]) -> Met
 
 
 def _memory(of_a: str, where: str, label: str, **more: Unpack[_More]) -> Metric:
-    def read(run: Run | Trained) -> float | None:
+    def read(run: CellRun | Trained) -> float | None:
         entries = getattr(run.peak_memory_mib, where, ())
         return max((entry.mib for entry in entries if entry.mib is not None), default=None)
 
@@ -126,7 +126,7 @@ def _memory_of(kind: str, label: str, read: Callable[[Memory], float | None]) ->
     It is that of the device with the highest peak or, on CPUs, of the largest process.
     """
 
-    def of_peak(run: Run | Trained) -> float | None:
+    def of_peak(run: CellRun | Trained) -> float | None:
         peak = run.peak_memory_mib
         entries = (peak.devices or peak.processes) if peak else ()
         known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
@@ -143,18 +143,18 @@ def _activations(entry: Memory) -> float | None:
     return max(0.0, entry.mib - (before + dataset + state))
 
 
-def _batch_seconds(run: Run) -> float | None:
+def _batch_seconds(run: CellRun) -> float | None:
     if run.train_seconds is None or run.steps_per_epoch is None:
         return None
     return run.train_seconds / (run.steps_per_epoch * len(run.epoch_seconds))
 
 
-def _inference_batch_seconds(run: Run) -> float | None:
+def _inference_batch_seconds(run: CellRun) -> float | None:
     inference, batch = run.inference, run.cell.training.evaluation_batch
     return inference and inference.seconds / inference.samples * batch
 
 
-def _mfu(run: Run) -> float | None:
+def _mfu(run: CellRun) -> float | None:
     flops, best = map(run.number, ("flops_per_sample", "best_flops_per_second"))
     speed = run.samples_per_second
     if flops is None or best is None or speed is None:
@@ -180,7 +180,7 @@ def _optional(name: str, label: str, unit: str = "", gpus_only: bool = False) ->
 def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
     """Return a reader of the mean over a run's epochs, except those where ``read`` gives None."""
 
-    def mean(run: Run) -> float | None:
+    def mean(run: CellRun) -> float | None:
         known = [value for epoch in run.history if (value := read(epoch)) is not None]
         return statistics.fmean(known) if known else None
 
@@ -351,7 +351,7 @@ def operator_metric(name: str) -> Metric:
     """
     quantity, _, operator = name.partition(":")
 
-    def read(run: Run) -> float | None:
+    def read(run: CellRun) -> float | None:
         entry = profiled_operators(run).get(operator)
         return entry and getattr(entry, f"{_clock(run)}_{quantity.split('_')[1]}_seconds")
 

@@ -82,7 +82,7 @@ class Trained:
     joules_per_sample: float | None = None
 
 
-class Run(Extended):
+class CellRun(Extended):
     """metrics.json, what one run of one cell measured.
 
     Only parbench/measure/ writes it. If a run did not end ok, its numbers are null and its lists
@@ -251,7 +251,7 @@ def seconds(started: str, finished: str) -> float:
     return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
 
 
-def of(content: object, where: str) -> Run | PairRun:
+def of(content: object, where: str) -> CellRun | PairRun:
     """Return the run that the ``content`` of a metrics.json describes, with text made safe to show.
 
     Raises ParbenchError, which begins with ``where``, for invalid content.
@@ -259,7 +259,7 @@ def of(content: object, where: str) -> Run | PairRun:
     if not isinstance(content, dict):
         raise ParbenchError(f"{where}: contains {brief(repr(content))}, not the result of a run")
     try:
-        return (PairRun if "sides" in content else Run).model_validate(printable(content))
+        return (PairRun if "sides" in content else CellRun).model_validate(printable(content))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -276,7 +276,7 @@ def of(content: object, where: str) -> Run | PairRun:
         raise ParbenchError(f"{where}: {place and f'{place}: '}{problem}") from None
 
 
-def read(path: str | os.PathLike[str]) -> Run | PairRun:
+def read(path: str | os.PathLike[str]) -> CellRun | PairRun:
     """Read a metrics.json. Raises ParbenchError if it is not valid in this version."""
     content = read_json(path)
     try:

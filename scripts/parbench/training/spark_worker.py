@@ -28,7 +28,7 @@ WEIGHTS = "weights.safetensors"  # the name of the file in Spark
 @dataclass(frozen=True)
 class Predictor:
     """What a worker must know: the cell (as in cell.json), the number of classes, the shape of a
-    record, and the fields of loader.Dataset from which the model's input is made."""
+    record, and the fields of loader.LoadedDataset from which the model's input is made."""
 
     cell: dict
     classes: int
@@ -65,7 +65,7 @@ class Predictor:
         """Return the model's input for ``records``, the same as in evaluation.py."""
         count, empty = len(records), torch.empty(0, dtype=torch.int64)
         labels = torch.zeros(count, dtype=torch.int64)
-        data = loader.Dataset(
+        data = loader.LoadedDataset(
             torch.empty(0, *self.shape), empty, empty, labels, [], "", self.mean, self.std
         )
         if self.vocabulary is None:

@@ -24,7 +24,7 @@ from parbench.errors import ParbenchError
 from parbench.plan.study_plan import Evidence, PairGroup, PlannedGroup, StudyPlan
 from parbench.runs import records
 from parbench.runs.parts import Machine
-from parbench.runs.records import PairRun, Run
+from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.terms import NOT_MEASURED
 
@@ -123,7 +123,7 @@ def _place(values: list[Json], value: Json) -> int:
     return values.index(value)
 
 
-def machine_name(runs: Iterable[Run | PairRun]) -> str:
+def machine_name(runs: Iterable[CellRun | PairRun]) -> str:
     """Return short names of the machines of ``runs``: ``h200-x1`` if GPUs were used, else by CPU.
 
     Models and numbers of devices, in letters, digits and hyphens: never the name of a host.

@@ -18,7 +18,7 @@ from parbench.plan.selection import Configuration
 from parbench.plan.study_plan import PlannedGroup, StudyPlan
 from parbench.runs import records
 from parbench.runs.metrics import Metric
-from parbench.runs.records import PairRun, Run, Trained
+from parbench.runs.records import CellRun, PairRun, Trained
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import FAILURES, LEAST_SECONDS, NOT_RUN, OK
@@ -31,18 +31,18 @@ Kind = Literal["training", "energy", "predicting"]
 class Runs:
     """Runs by the ids of their cells: of cells that train by themselves, and of pairs."""
 
-    alone: Mapping[str, Run]
+    alone: Mapping[str, CellRun]
     pairs: Mapping[str, PairRun]
 
     @classmethod
-    def of(cls, runs: Mapping[str, Run | PairRun]) -> Runs:
+    def of(cls, runs: Mapping[str, CellRun | PairRun]) -> Runs:
         """Return ``runs`` by their kind."""
-        alone = {cell: run for cell, run in runs.items() if isinstance(run, Run)}
+        alone = {cell: run for cell, run in runs.items() if isinstance(run, CellRun)}
         pairs = {cell: run for cell, run in runs.items() if isinstance(run, PairRun)}
         return cls(alone, pairs)
 
     @property
-    def all(self) -> dict[str, Run | PairRun]:
+    def all(self) -> dict[str, CellRun | PairRun]:
         """The runs of both kinds."""
         return {**self.alone, **self.pairs}
 
@@ -70,8 +70,8 @@ class Group(PlannedGroup):
     ``turned``: its trainings in restarts of pairs.
     """
 
-    runs: tuple[Run, ...] = ()
-    cell_runs: tuple[Run, ...] = ()
+    runs: tuple[CellRun, ...] = ()
+    cell_runs: tuple[CellRun, ...] = ()
     shared: bool = False  # whether other cells ran on such a machine at the same time
     in_turns: InTurns = InTurns()
     turned: tuple[Trained, ...] = ()
@@ -93,7 +93,7 @@ class Group(PlannedGroup):
         return self.in_turns.training
 
     @property
-    def ok(self) -> list[Run]:
+    def ok(self) -> list[CellRun]:
         """The runs that ended well; only these are averaged."""
         return [run for run in self.runs if run.status == OK]
 
@@ -271,7 +271,7 @@ def machines_of(groups: Iterable[Group]) -> tuple[str, ...]:
 
 
 def groups_of(
-    plan: StudyPlan, runs: Runs, others: Iterable[Run | PairRun] = ()
+    plan: StudyPlan, runs: Runs, others: Iterable[CellRun | PairRun] = ()
 ) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
@@ -282,7 +282,7 @@ def groups_of(
     overlapping = _beside_others(every.values())
     groups: dict[str, Group] = {}
     for planned in plan.groups + plan.together:
-        own_runs: list[Run] = []
+        own_runs: list[CellRun] = []
         cell_runs = own_runs
         if planned.not_run:
             pass
@@ -304,17 +304,17 @@ def groups_of(
     return groups
 
 
-def runs_in(cells: Path) -> Iterator[Run | PairRun]:
+def runs_in(cells: Path) -> Iterator[CellRun | PairRun]:
     """Yield the run of every cell and pair in the folder ``cells`` that can be read."""
     for path in sorted(cells.glob("*/metrics.json")):
         with contextlib.suppress(ParbenchError):  # its own study reports the error
             yield records.read(path)
 
 
-def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
+def _beside_others(runs: Iterable[CellRun | PairRun]) -> set[str]:
     """Return the cells that ran while another one did, on a machine with the same fingerprint."""
     overlapping: set[str] = set()
-    last_by_machine: dict[str, Run | PairRun] = {}
+    last_by_machine: dict[str, CellRun | PairRun] = {}
     for run in sorted(runs, key=lambda run: run.started):
         machine = run.environment.machine.fingerprint
         previous = last_by_machine.get(machine)
@@ -354,16 +354,16 @@ def _ids(plan: StudyPlan) -> dict[tuple[str, str], str]:
     return {(group.model, group.variant): group.id for group in plan.groups + plan.together}
 
 
-def _together(members: list[Group]) -> list[Run]:
+def _together(members: list[Group]) -> list[CellRun]:
     """Return one run per seed that all ``members`` have, as if it had trained all their models."""
-    runs_by_seed: dict[int, list[Run]] = {}
+    runs_by_seed: dict[int, list[CellRun]] = {}
     for member in members:
         for run in member.runs:
             runs_by_seed.setdefault(run.cell.seed, []).append(run)
     return [_all_trained(runs) for runs in runs_by_seed.values() if len(runs) == len(members)]
 
 
-def _all_trained(runs: list[Run]) -> Run:
+def _all_trained(runs: list[CellRun]) -> CellRun:
     """Combine the runs of several models into one, the first's, whose training time is the total,
     and which failed if one of them did."""
     worst = next((run for run in runs if run.status != OK), runs[0])
@@ -377,7 +377,7 @@ def _all_trained(runs: list[Run]) -> Run:
     return runs[0].model_copy(update=outcome | times)
 
 
-def _seconds_in_turn(runs: list[Run]) -> float:
+def _seconds_in_turn(runs: list[CellRun]) -> float:
     """Return the seconds to train the models of all ``runs``, one run after the other. A run whose
     model was already trained beside an earlier one is skipped."""
     total, trained = 0.0, set[str]()
@@ -392,7 +392,7 @@ def _seconds_in_turn(runs: list[Run]) -> float:
 def read_runs(plan: StudyPlan, folder: str | Path) -> Runs:
     """Read ``folder``/<cell>/metrics.json of every cell that runs; ParbenchError if one is
     missing."""
-    runs: dict[str, Run | PairRun] = {}
+    runs: dict[str, CellRun | PairRun] = {}
     for group in plan.measured:
         for cell in [] if group.not_run else group.cells:
             path = Path(folder) / cell / "metrics.json"
@@ -442,7 +442,7 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
     )
 
 
-def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
+def _why_not(run: CellRun, base: CellRun, scored: bool, but: Collection[str]) -> str:
     """Return why two runs of a seed cannot be compared; empty if they can."""
     few = few_steps(run.cell.training.steps) or few_steps(base.cell.training.steps)
     if scored and few:
@@ -463,7 +463,7 @@ def few_steps(steps: int | None) -> str:
     return f"only {steps} steps of an epoch were trained: no accuracy is measured"
 
 
-def _work(run: Run) -> dict[str, object]:
+def _work(run: CellRun) -> dict[str, object]:
     training, dataset = run.cell.training, run.cell.dataset
     settings = ("epochs", "steps", "global_batch", "image_size", "mode", "profile")
     work: dict[str, object] = {"dataset": dataset.name}

@@ -19,7 +19,7 @@ from parbench.training.program import Program
 from parbench.versus import record
 from parbench.versus.measuring import compare, is_decided, minutes_left
 from parbench.versus.page import Result
-from parbench.versus.record import Comparison, Side
+from parbench.versus.record import ComparedProgram, ProgramComparison
 
 
 def cores_of(text: str | None) -> list[int]:
@@ -101,7 +101,7 @@ def continued(folder: Path) -> Asked:
     )
 
 
-def earlier_of(folder: Path, sides: tuple[Side, Side]) -> Comparison:
+def earlier_of(folder: Path, sides: tuple[ComparedProgram, ComparedProgram]) -> ProgramComparison:
     """Return the comparison in ``folder``. Raises ParbenchError unless it is of the same
     ``sides``."""
     kept = record.read(folder)

@@ -12,7 +12,14 @@ from parbench.variables import STEADY
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.versus.measuring import KINDS, Measured, of
-from parbench.versus.record import NAME, VERSION, Comparison, KeptRestart, KeptSlice, Side
+from parbench.versus.record import (
+    NAME,
+    VERSION,
+    ComparedProgram,
+    KeptRestart,
+    KeptSlice,
+    ProgramComparison,
+)
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,8 @@ class Result:
     """The result of comparing program ``b`` with ``a``: variables added for both, the folder in
     which they run, the restarts, the machine and the cores used."""
 
-    a: Side
-    b: Side
+    a: ComparedProgram
+    b: ComparedProgram
     environment: dict[str, str]
     folder: str
     found: list[Measured]
@@ -72,10 +79,10 @@ class Result:
         return "; ".join(filter(None, (sentence, pairs.disturbance([self.equal_sides]))))
 
     @property
-    def record(self) -> Comparison:
+    def record(self) -> ProgramComparison:
         """The record that versus.json stores."""
         series = self.compared.series
-        return Comparison(
+        return ProgramComparison(
             schema_version=VERSION,
             a=self.a,
             b=self.b,

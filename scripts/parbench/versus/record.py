@@ -22,7 +22,7 @@ NAME = "versus.json"
 VERSION = 2
 
 
-class Side(Record):
+class ComparedProgram(Record):
     """One of the two programs."""
 
     label: str
@@ -31,13 +31,13 @@ class Side(Record):
     sha256: Sha256 = Field(description="digest of the files that the command names, at the start")
 
 
-def side_of(program: Program) -> Side:
+def side_of(program: Program) -> ComparedProgram:
     """Return the record of ``program``, with the current digest of its files.
 
     Raises ParbenchError for an empty command, or one with an unclosed quote.
     """
     names = named_files(program.folder, program.words)
-    return Side(
+    return ComparedProgram(
         label=program.label,
         command=program.command,
         path=program.path,
@@ -67,12 +67,12 @@ class KeptRestart(Record):
     slices: list[KeptSlice]
 
 
-class Comparison(Record):
+class ProgramComparison(Record):
     """All of versus.json."""
 
     schema_version: Literal[2]
-    a: Side
-    b: Side
+    a: ComparedProgram
+    b: ComparedProgram
     environment: dict[str, str] = Field(description="variables added to the environment of both")
     folder: str = Field(description="the folder in which both run")
     machine: Machine
@@ -98,7 +98,7 @@ class Comparison(Record):
         return found
 
 
-def read(folder: Path) -> Comparison:
+def read(folder: Path) -> ProgramComparison:
     """Return the comparison stored in ``folder``. Raises ParbenchError if there is no valid one."""
     path = folder / NAME
     if not path.is_file():
@@ -108,6 +108,6 @@ def read(folder: Path) -> Comparison:
     if not isinstance(content, dict) or content.get("schema_version") != VERSION:
         raise ParbenchError(f"{path}: was written by another version of parbench; {remedy}")
     try:
-        return validated(Comparison, content, str(path))
+        return validated(ProgramComparison, content, str(path))
     except ParbenchError as error:
         raise ParbenchError(f"{error}; or {remedy}") from None
