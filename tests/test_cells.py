@@ -185,6 +185,14 @@ def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
     assert sum(".pair." in name for name in plan.not_run) == 6
 
 
+def test_a_machine_without_gpus_may_be_stated_with_null(base):
+    plan = planned(base, studies=["laharsh"], available={"cpu": 2, "cuda": None})
+    assert {group.not_run for group in plan.studies["laharsh"].groups} == {
+        "needs 1 GPU",
+        "needs 2 GPUs",
+    }
+
+
 # --- cells that predict with another's weights ---
 
 

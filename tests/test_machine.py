@@ -316,7 +316,6 @@ def test_spark_takes_the_java_that_java_home_names(program, monkeypatch, tmp_pat
 def test_available_looks_at_affinity_and_accelerators(cards):
     cards(A100, A100, H100)
     assert machine.available() == {"cpu": machine.cores(), "cuda": {"A100": 2, "H100": 1}}
-    assert machine.available("auto") == machine.available(None)
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,12 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return the text of a JSON file with ``value``. Raises ValueError for NaN and infinity."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: object) -> None:
     """Write ``value`` as JSON, atomically. Raises ValueError for NaN and infinity."""
     write_atomically(path, json_text(value))
 
@@ -252,12 +252,12 @@ def _finite(text: str) -> float:
     return value
 
 
-def canonical_json(value: Any) -> str:
+def canonical_json(value: object) -> str:
     """Return JSON with sorted keys and without blanks: equal values give equal strings."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the hexadecimal SHA-256 of the canonical JSON of ``value``."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 

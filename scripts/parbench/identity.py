@@ -248,7 +248,7 @@ def _changed_settings(then: Cell | Pair, now: Cell | Pair) -> Iterator[str]:
     yield from differences(settings_of(then.json()), settings_of(now.json()))
 
 
-def differences(then: Any, now: Any, key: str = "") -> Iterator[str]:
+def differences(then: object, now: object, key: str = "") -> Iterator[str]:
     """Yield which settings differ between two JSON values; ``key``: dotted path, or empty."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for part in sorted({*then, *now}):
@@ -257,7 +257,7 @@ def differences(then: Any, now: Any, key: str = "") -> Iterator[str]:
         yield f"{key}: {then} became {now}"
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value  # JSON has no tuples
 
 

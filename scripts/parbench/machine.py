@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from parbench import variables
 from parbench.cell import Hardware
@@ -27,10 +27,43 @@ CGROUPS = "/sys/fs/cgroup"
 ASK_SECONDS = 30  # for which this waits for an answer of another program
 
 
-def describe() -> dict[str, Any]:
+class Card(TypedDict):
+    """An accelerator as recorded in metrics.json; ``memory_mib`` is 0 if unknown."""
+
+    name: str
+    memory_mib: int
+    driver: str
+
+
+class Accelerator(Card):
+    """An accelerator, with the identifier by which CUDA_VISIBLE_DEVICES may choose it."""
+
+    uuid: str
+
+
+class Description(TypedDict):
+    """A machine as recorded in metrics.json, which runs/parts.py reads as its Machine."""
+
+    fingerprint: str
+    cpu: str
+    cores: int
+    memory_mib: int
+    os: str
+    kernel: str
+    accelerators: list[Card]
+
+
+class Available(TypedDict):
+    """What cells may use: cores, GPUs by model, and nodes, of which there is one by default."""
+
+    cpu: int
+    cuda: dict[str, int]
+    nodes: NotRequired[int]
+
+
+def describe() -> Description:
     """Return the machine as recorded in metrics.json.
 
-    {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
     ``cores`` and ``memory_mib`` are the machine's, within a container's limits; ``cores`` ignores
     the affinity of this process, since a cell is pinned to a few cores. Each slice of a partitioned
     card (MIG) is an accelerator, the card itself is not.
@@ -38,7 +71,9 @@ def describe() -> dict[str, Any]:
     # A process that was given a slice may not see that its card is partitioned.
     slices = [gpu for gpu in visible(accelerators()) if slice_of(gpu["name"])]
     found = slices or accelerators()
-    cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in found]
+    cards = [
+        Card(name=gpu["name"], memory_mib=gpu["memory_mib"], driver=gpu["driver"]) for gpu in found
+    ]
     return {
         "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
         "cpu": _cpu_model(),
@@ -50,7 +85,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict[str, Any]]) -> str:
+def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[Card]) -> str:
     """Return 12 hexadecimal digits, equal for machines whose times may be compared.
 
     Reboots, kernel and driver updates (which change the memory slightly) and the number of
@@ -70,15 +105,9 @@ def _rounded(mib: int) -> int:
 # ---------------------------------------------------------------- what is available
 
 
-def available(config_override: dict[str, Any] | str | None = None) -> dict[str, Any]:
-    """Return what cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
-
-    ``config_override`` is `available` of config.yaml. A mapping of this form is returned unchanged;
-    for "auto" or None, the result is what this process has by its affinity, a container's CPU limit
-    and CUDA_VISIBLE_DEVICES.
-    """
-    if isinstance(config_override, dict):
-        return {"cuda": {}, **config_override}
+def available() -> Available:
+    """Return what this process may use by its affinity, a container's CPU limit and
+    CUDA_VISIBLE_DEVICES."""
     names = [model_name(gpu["name"]) for gpu in visible(accelerators())]
     return {"cpu": cores(), "cuda": dict(Counter(names))}
 
@@ -93,7 +122,7 @@ def cores_of(hardware: Hardware) -> int:
     return hardware.devices * hardware.threads
 
 
-def missing(hardware: Hardware, available: dict[str, Any]) -> str | None:
+def missing(hardware: Hardware, available: Available) -> str | None:
     """Return why cells on ``hardware`` cannot run with what is ``available``; None if they can."""
     nodes, devices = hardware.nodes, hardware.devices
     cores_per_node = cores_of(hardware) if hardware.device == "cpu" else 0
@@ -251,8 +280,8 @@ def read(path: str | os.PathLike[str]) -> str:
 # ---------------------------------------------------------------- accelerators
 
 
-def accelerators() -> tuple[dict[str, Any], ...]:
-    """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order.
+def accelerators() -> tuple[Accelerator, ...]:
+    """Return NVIDIA's accelerators in bus order.
 
     A partitioned card (MIG) is replaced by its slices.
     """
@@ -277,7 +306,7 @@ _ALL_CARDS = ("env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 
 @functools.cache
-def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
+def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
     # Without a driver, starting nvidia-smi would only take time.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
@@ -285,7 +314,7 @@ def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
     if shutil.which(program) is None:
         program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
     text, problem = asked(command)
-    gpus: list[dict[str, Any]] = []
+    gpus: list[Accelerator] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
         if not uuid.startswith("GPU-"):  # a message
@@ -298,7 +327,7 @@ def _accelerators() -> tuple[tuple[dict[str, Any], ...], str | None]:
     return tuple(_with_slices(gpus)), problem and f"{program}: {problem}"
 
 
-def _with_slices(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_slices(gpus: list[Accelerator]) -> list[Accelerator]:
     """Return ``gpus`` with each partitioned card replaced by its slices, from `nvidia-smi -L`."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
     listing = asked(["nvidia-smi", "-L"])[0]
@@ -309,18 +338,19 @@ def _with_slices(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
             slices_by_uuid.setdefault(card, []).append((profile, uuid))
         else:
             card = uuid
-    found = []
+    found: list[Accelerator] = []
     for gpu in gpus:
         for profile, uuid in slices_by_uuid.get(gpu["uuid"], [("", gpu["uuid"])]):
-            found.append({**gpu, **_slice(gpu, profile), "uuid": uuid} if profile else gpu)
+            found.append(_slice(gpu, profile, uuid) if profile else gpu)
     return found
 
 
-def _slice(gpu: dict[str, Any], profile: str) -> dict[str, Any]:
-    """Return name and memory of a slice ``profile``, such as 1g.10gb, of the card ``gpu``."""
+def _slice(gpu: Accelerator, profile: str, uuid: str) -> Accelerator:
+    """Return the slice ``uuid`` with a ``profile``, such as 1g.10gb, of the card ``gpu``."""
     size = re.search(r"(\d+)gb", profile)
     memory_mib = int(size[1]) * 1024 if size else 0
-    return {"name": f"{gpu['name']} MIG {profile}".rstrip(), "memory_mib": memory_mib}
+    name = f"{gpu['name']} MIG {profile}".rstrip()
+    return {"name": name, "memory_mib": memory_mib, "driver": gpu["driver"], "uuid": uuid}
 
 
 def asked(command: Sequence[str]) -> tuple[str, str | None]:
@@ -349,7 +379,7 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
-def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+def visible(accelerators: tuple[Accelerator, ...]) -> list[Accelerator]:
     """Return those of ``accelerators`` that CUDA_VISIBLE_DEVICES makes visible.
 
     As in CUDA, an unknown entry hides all that follow it.
@@ -357,7 +387,7 @@ def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
-    gpus: list[dict[str, Any]] = []
+    gpus: list[Accelerator] = []
     for entry in (part.strip() for part in chosen.split(",")):
         matches = [gpu for gpu in accelerators if entry and gpu["uuid"].startswith(entry)]
         if entry.isdigit() and int(entry) < len(accelerators):
@@ -365,8 +395,8 @@ def visible(accelerators: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
         elif entry.startswith("MIG-") and not matches and accelerators:
             # A slice that nvidia-smi does not list. Machines with slices have one GPU model.
             card = accelerators[0]
-            name = {"name": f"{_whole(card['name']).strip()} MIG", "memory_mib": 0}
-            matches = [{**card, **name, "uuid": entry}]
+            whole: Accelerator = {**card, "name": _whole(card["name"]).strip()}
+            matches = [_slice(whole, "", entry)]
         if not matches or matches[0] in gpus:
             break
         gpus.append(matches[0])

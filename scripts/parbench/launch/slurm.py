@@ -90,7 +90,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
     Nodes that are down or busy count as available, since they come back.
     """
     if hardware.device == "mps":
-        return machine.missing(hardware, {"nodes": hardware.nodes})
+        return machine.missing(hardware, {"cpu": 0, "cuda": {}, "nodes": hardware.nodes})
     partition = cluster.existing(asked.partition)
     offered = cluster.nodes_of(partition)
     request = resources(hardware, asked, cluster)

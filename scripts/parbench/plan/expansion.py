@@ -84,7 +84,10 @@ WhyUnavailable = Callable[[str, Cell], str | None]
 def unavailable_here(config: Config, software: Software) -> WhyUnavailable:
     """Return a function that returns what a group's cells need and this machine lacks."""
     stated = config.available
-    available = machine.available(None if stated == "auto" else stated.stated())
+    if stated == "auto":
+        available = machine.available()
+    else:
+        available = machine.Available(cpu=stated.cpu, cuda=stated.cuda or {})
 
     def why_unavailable(group: str, cell: Cell) -> str | None:
         reason = machine.missing(cell.hardware, available) or missing_packages(cell, software)

@@ -149,7 +149,7 @@ def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> No
         taken += minutes
     result = Result(
         *(a, b, asked.variables, str(asked.folder), found),
-        *(Machine(**machine.describe()), asked.cores, taken),
+        *(Machine.model_validate(machine.describe()), asked.cores, taken),
     )
     page = result.write(asked.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
