@@ -3,6 +3,7 @@ rule evidence_table:
         evidence="reports/evidence/{evidence}.json",
         published=rules.table.input.published,
         image=RUN.report_image,
+        plan_of_images=ancient(RUN.plan_of_images),
     output:
         plan="results/evidence/{evidence}/plan/{evidence}.json",
         cells=directory("results/evidence/{evidence}/cells"),

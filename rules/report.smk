@@ -8,6 +8,7 @@ rule report:
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
         image=RUN.report_image,
+        plan_of_images=ancient(RUN.plan_of_images),
     output:
         data="results/report.json",
         claims="results/claims.json",

@@ -5,6 +5,7 @@ rule table:
         published=places.published_files(),
         certificates=RUN.certificates,
         image=RUN.report_image,
+        plan_of_images=ancient(RUN.plan_of_images),
     output:
         report(
             "results/tables/{study}.csv",

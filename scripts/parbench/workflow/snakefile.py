@@ -262,6 +262,10 @@ class WorkflowRun:
         run = "python scripts/bin/parbench images run report --plan results/plan/images.json --"
         return run if self.deployment.in_images else ""
 
+    def plan_of_images(self, wildcards: Any) -> list[str]:
+        """Return the file that the programs above find their image by; none on the host."""
+        return self._planned(["images.json"], Path.exists) if self.deployment.in_images else []
+
     def certificates(self, wildcards: Any) -> list[str]:
         """Return the certificates for a table's study."""
         return self.certificates_of([wildcards.study])
