@@ -153,8 +153,8 @@ def test_gpu_ranks_in_an_image_reach_the_sites_network(stub, tmp_path, monkeypat
         )
         assert len(made) == 2
         for program in made.values():
-            assert (apptainer.mount(tmp_path) in program.words) == reached
-            assert ("--nv" in program.words) == reached
+            assert (apptainer.mount(tmp_path) in program.arguments) == reached
+            assert ("--nv" in program.arguments) == reached
             assert program.environment.get("APPTAINERENV_NCCL_IB_HCA") == (
                 "mlx5_0" * reached or None
             )

@@ -266,7 +266,7 @@ class Trained:
             "code": code,
             "code_digest": provenance.combined(code),
             "dataset_digest": "0" * 64,
-            **{"python": identity.here()["Python"], "packages": packages.installed()},
+            **{"python": identity.installed_versions()["Python"], "packages": packages.installed()},
         }
         self.write(self.data, {"sha256": "0" * 64})
         self.leave()

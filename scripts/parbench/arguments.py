@@ -41,8 +41,8 @@ def port(text: str) -> int:
     return number
 
 
-def of_snakemake(words: Sequence[str]) -> argparse.Namespace:
-    """Return Snakemake's arguments, parsed from its command line ``words`` and its profiles.
+def of_snakemake(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return Snakemake's arguments, parsed from its command line ``arguments`` and its profiles.
 
     Raises SystemExit or snakemake's CliException for a mistake, which Snakemake itself prints.
     """
@@ -50,4 +50,4 @@ def of_snakemake(words: Sequence[str]) -> argparse.Namespace:
 
     silent = io.StringIO()  # Snakemake prints which profiles it reads, each time
     with contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
-        return parse_args(list(words))[1]
+        return parse_args(list(arguments))[1]

@@ -28,8 +28,8 @@ def folder() -> Path:
     """
     if BUNDLE.is_dir():
         return BUNDLE / "cache"
-    if named := os.environ.get("PARBENCH_CACHE"):
-        return files.user_path(named).absolute()
+    if folder := os.environ.get("PARBENCH_CACHE"):
+        return files.user_path(folder).absolute()
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError:

@@ -129,11 +129,11 @@ def _software(names: Names, images: Labels, deployment: str) -> dict[str, str]:
 
 def reached(modules: Iterable[str]) -> dict[str, str]:
     """Return the versions of this Python, and of its packages that ``modules`` of parbench use."""
-    return _of_versions(packages_of(modules), here())
+    return _of_versions(packages_of(modules), installed_versions())
 
 
 @functools.cache
-def here() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the versions of this Python and of its packages that can change a measurement."""
     return {"Python": platform.python_version(), **packages.installed()}
 

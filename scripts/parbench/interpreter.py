@@ -26,7 +26,7 @@ SECONDS = 120  # for the Python to list its packages, even from a slow network d
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python at ``path``, as config.yaml names it; ``found``: see probe.here."""
+    """The Python at ``path``, as config.yaml names it; ``found``: see probe.this_python."""
 
     path: str
     found: dict[str, Any]
@@ -134,9 +134,9 @@ def required(python: str) -> Interpreter:
     return found
 
 
-def _run(python: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _run(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [python, *words],
+        [python, *arguments],
         env=environment(python),
         stdin=subprocess.DEVNULL,
         capture_output=True,

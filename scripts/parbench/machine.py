@@ -313,7 +313,7 @@ def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
     program, command = "nvidia-smi", _BY_DRIVER
     if shutil.which(program) is None:
         program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
-    text, problem = asked(command)
+    text, problem = output_of(command)
     gpus: list[Accelerator] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
@@ -330,7 +330,7 @@ def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
 def _with_slices(gpus: list[Accelerator]) -> list[Accelerator]:
     """Return ``gpus`` with each partitioned card replaced by its slices, from `nvidia-smi -L`."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
-    listing = asked(["nvidia-smi", "-L"])[0]
+    listing = output_of(["nvidia-smi", "-L"])[0]
     entry = re.compile(r"^\s*(?:GPU \d+:.*|MIG\s+(\S+)\s.*)\(UUID:\s*([^\s)]+)\)", re.MULTILINE)
     card = ""
     for profile, uuid in entry.findall(listing):
@@ -353,7 +353,7 @@ def _slice(gpu: Accelerator, profile: str, uuid: str) -> Accelerator:
     return {"name": name, "memory_mib": memory_mib, "driver": gpu["driver"], "uuid": uuid}
 
 
-def asked(command: Sequence[str]) -> tuple[str, str | None]:
+def output_of(command: Sequence[str]) -> tuple[str, str | None]:
     """Return what a program prints, and what went wrong or None; wait at most ASK_SECONDS."""
     try:
         done = subprocess.run(
@@ -440,7 +440,7 @@ def cores_near(gpus: Iterable[str]) -> set[int]:
     gpus = set(gpus)
     if not gpus:
         return set()
-    text, _ = asked(["nvidia-smi", "--query-gpu=uuid,pci.bus_id", "--format=csv,noheader"])
+    text, _ = output_of(["nvidia-smi", "--query-gpu=uuid,pci.bus_id", "--format=csv,noheader"])
     rows = (line.replace(" ", "").split(",") for line in text.splitlines())
     # NVIDIA writes the domain with eight digits, the kernel with four.
     addresses = [row[1][-12:].lower() for row in rows if len(row) == 2 and row[0] in gpus]

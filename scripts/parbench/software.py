@@ -97,7 +97,7 @@ def _java() -> str:
     where = f"JAVA_HOME: {home}" if home else program
     if not os.access(program, os.X_OK):
         return f"no {program}, which JAVA_HOME names"
-    text, problem = machine.asked([program, "-version"])
+    text, problem = machine.output_of([program, "-version"])
     # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17. A line with
     # JAVA_TOOL_OPTIONS, which may contain anything, may come first.
     words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     if options.action == "junit":
         sys.stdout.write(claims_json.junit(made))
     elif options.action == "show":
-        for claim in claims_json.named(made, options.claim, options.data):
+        for claim in claims_json.find(made, options.claim, options.data):
             print_text("\n".join(claims_json.shown(claim)))
     else:
         if not made["claims"]:

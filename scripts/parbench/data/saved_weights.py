@@ -27,7 +27,7 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
-def lacking(cell: Cell | Pair, cells: Path) -> str | None:
+def why_missing(cell: Cell | Pair, cells: Path) -> str | None:
     """Return a message if other cells need the weights of ``cell`` but it did not keep them; else
     None.
 

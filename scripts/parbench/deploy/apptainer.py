@@ -137,7 +137,7 @@ def clean_environment() -> dict[str, str]:
 
 def enter(
     image: Path,
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     binds: Sequence[Path],
     variables: Mapping[str, str],
@@ -145,7 +145,7 @@ def enter(
     temporary: Path | None = None,
     folder: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs ``words`` inside ``image``, and its whole environment.
+    """Return the command that runs ``arguments`` inside ``image``, and its whole environment.
 
     ``binds``: the only host folders visible inside, under their own paths; ``variables``: the only
     variables; ``temporary``: becomes /tmp; ``folder``: the working folder.
@@ -167,7 +167,7 @@ def enter(
     if folder is not None:
         command += ["--pwd", str(folder)]
     inside_variables = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
-    return [*command, str(image), *words], clean_environment() | inside_variables
+    return [*command, str(image), *arguments], clean_environment() | inside_variables
 
 
 def mount(path: Path, inside: str | None = None) -> str:

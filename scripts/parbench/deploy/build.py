@@ -67,12 +67,12 @@ def unpack(wanted: Image) -> None:
         )
     print_message(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
     with _work_folder(wanted) as work:
-        words = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
+        arguments = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
         # Needed by a root user without full capabilities.
         if not apptainer.cannot_build(debootstrap=False):
-            words.insert(1, "--fakeroot")
+            arguments.insert(1, "--fakeroot")
         fix = "images.unpack: false in config.yaml runs the file"
-        _run(wanted, words, _variables(work), fix)
+        _run(wanted, arguments, _variables(work), fix)
         shutil.rmtree(wanted.unpacked, ignore_errors=True)
         record = {"sha256": known, "listing": listing(work / "sandbox")}
         rename_durably(work / "sandbox", wanted.unpacked)
@@ -112,24 +112,24 @@ def _work_folder(wanted: Image) -> Iterator[Path]:
 
 
 def _build(wanted: Image, mirror: str) -> None:
-    arguments = {**dict(wanted.arguments), "key": wanted.key}
-    if "mirror" in arguments and mirror:
-        arguments["mirror"] = mirror
+    choices = {**dict(wanted.arguments), "key": wanted.key}
+    if "mirror" in choices and mirror:
+        choices["mirror"] = mirror
     if wanted.parent is not None:
-        arguments["parent"] = str(wanted.parent.path)
-    words = ["build", "--fakeroot", "--mksquashfs-args", SQUASHFS]
-    for key, value in arguments.items():
-        words += ["--build-arg", f"{key}={value}"]
+        choices["parent"] = str(wanted.parent.path)
+    arguments = ["build", "--fakeroot", "--mksquashfs-args", SQUASHFS]
+    for key, value in choices.items():
+        arguments += ["--build-arg", f"{key}={value}"]
     log = wanted.beside(".log")
     with _work_folder(wanted) as work:
         for mount in _stage(wanted, work, mirror):
-            words += ["--mount", mount]
+            arguments += ["--mount", mount]
         target = work / "image.sif"
         print_message(
             f"image {wanted.label}: building it (once, some minutes); for its output: tail -f {log}"
         )
         with open(log, "w", encoding="utf-8") as output:
-            command = [apptainer.probe().program, *words, str(target), str(wanted.recipe)]
+            command = [apptainer.probe().program, *arguments, str(target), str(wanted.recipe)]
             status = uv.run_masked(command, output, cwd=work, env=_variables(work))
         if status:
             end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-LINES_SHOWN:])
@@ -216,15 +216,15 @@ print(json.dumps({"python": platform.python_version(), "packages": found, "debia
 
 def _held(wanted: Image) -> dict:
     """Return the image's {python, packages, debian: [[name, version, architecture]]}."""
-    words = [apptainer.PYTHON, "-c", HELD]
-    command, variables = apptainer.enter(wanted.path, words, binds=[], variables={})
+    arguments = [apptainer.PYTHON, "-c", HELD]
+    command, variables = apptainer.enter(wanted.path, arguments, binds=[], variables={})
     output = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
     return json.loads(output.strip().splitlines()[-1])
 
 
-def _run(wanted: Image, words: list[str], variables: dict[str, str], fix: str) -> str:
+def _run(wanted: Image, arguments: list[str], variables: dict[str, str], fix: str) -> str:
     """Run an Apptainer command; return its output, or raise ParbenchError ending in ``fix``."""
-    command = [apptainer.probe().program, *words]
+    command = [apptainer.probe().program, *arguments]
     done = subprocess.run(
         command,
         env=variables,
@@ -235,7 +235,7 @@ def _run(wanted: Image, words: list[str], variables: dict[str, str], fix: str) -
     )
     if done.returncode:
         raise ParbenchError(
-            f"{wanted.path}: apptainer {words[0]}: {apptainer.last_error(done.stderr)}; {fix}"
+            f"{wanted.path}: apptainer {arguments[0]}: {apptainer.last_error(done.stderr)}; {fix}"
         )
     return done.stdout
 

@@ -136,8 +136,10 @@ def write(out: Path, contents: Contents) -> None:
         bundle.mkdir()
         # The archive has the git history, unless it must be small.
         depth = ["--depth", "1"] if contents.bare else []
-        words = ["clone", "--quiet", "--no-local", "--no-tags", *depth]
-        git.run(ROOT, *words, f"file://{quote(str(ROOT))}" if depth else str(ROOT), str(checkout))
+        arguments = ["clone", "--quiet", "--no-local", "--no-tags", *depth]
+        git.run(
+            ROOT, *arguments, f"file://{quote(str(ROOT))}" if depth else str(ROOT), str(checkout)
+        )
         git.run(checkout, "remote", "remove", "origin")
         fetch_wheels(contents.stack, bundle, measuring() if contents.bare else None)
         if contents.bare:

@@ -79,15 +79,15 @@ def recheck(wanted: Image) -> None:
 
 
 def inside(
-    wanted: Image, settings: ImageSettings, words: list[str], temporary: Path
+    wanted: Image, settings: ImageSettings, arguments: list[str], temporary: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs ``words`` in the image, in this folder, and its environment.
+    """Return the command that runs ``arguments`` in the image, in this folder, and its environment.
 
     ``temporary``: becomes /tmp inside.
     """
     return apptainer.enter(
         Path(ensure(wanted, settings)["path"]),
-        words,
+        arguments,
         binds=work_folders(),
         variables={
             "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108  (the image's own)

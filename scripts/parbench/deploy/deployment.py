@@ -64,19 +64,19 @@ def of_python(path: str, settings: ImageSettings) -> Deployment:
 
 
 def resolve(
-    asked: Literal["auto", "apptainer", "host"],
+    requested: Literal["auto", "apptainer", "host"],
     stack: str,
     settings: ImageSettings,
     typed: bool = False,
 ) -> Deployment:
-    """Return the deployment that ``asked``, of the configuration, means on this machine.
+    """Return the deployment that ``requested``, from the configuration, means on this machine.
 
     ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images are
     requested and cannot run; there is no fallback.
     """
     why = "deployment: apptainer"
-    if asked != "auto":
-        label, reason = asked, "`deployment` says so"
+    if requested != "auto":
+        label, reason = requested, "`deployment` says so"
     elif (earlier := decided.read()).deployment is not None:
         label, reason = earlier.deployment, earlier.reason
         why = f"this folder's cells run in images ({decided.DEPLOYMENT})"
@@ -86,7 +86,7 @@ def resolve(
         label, reason = _found(stack, settings)
     if label == "apptainer":
         apptainer.require(why)
-    return Deployment(label, stack, settings, reason, auto=asked == "auto")
+    return Deployment(label, stack, settings, reason, auto=requested == "auto")
 
 
 def _found(stack: str, settings: ImageSettings) -> tuple[str, str]:

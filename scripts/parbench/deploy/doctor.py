@@ -161,7 +161,7 @@ def slurm() -> Check:
     costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sinfo") is None:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")
-    _, problem = machine.asked(["sinfo", "--noheader"])
+    _, problem = machine.output_of(["sinfo", "--noheader"])
     if problem:
         found = f"no answer from a cluster: {problem}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")

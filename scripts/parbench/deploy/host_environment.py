@@ -134,10 +134,10 @@ def _set_up(folder: Path, stack: str) -> None:
     for leftover in (work, folder):  # of a killed build; of an environment whose Python is gone
         shutil.rmtree(leftover, ignore_errors=True)
     # Relocatable, because it is renamed when it is complete.
-    words = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
-    uv.run(program, [*words, str(work)])
-    words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
-    uv.run(program, [*words, *packages])
+    arguments = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
+    uv.run(program, [*arguments, str(work)])
+    arguments = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
+    uv.run(program, [*arguments, *packages])
     rename_durably(work, folder)
     print_message(f"the environment is ready ({time.monotonic() - started:.0f} s)")
 
@@ -164,10 +164,10 @@ def _set_up_bare(folder: Path, stack: str) -> None:
     others = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     own.mkdir(parents=True, exist_ok=True)
     (own / "machine.pth").write_text("".join(f"{other}\n" for other in others), "utf-8")
-    words = ["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    words += ["--no-compile", "--ignore-installed", "--require-hashes", "--find-links"]
-    words += [str(cache.BUNDLE / "wheels"), "--requirement", str(cache.BUNDLE / f"{stack}.txt")]
-    command = [str(work / "bin" / "python"), "-m", "pip", *words]
+    arguments = ["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    arguments += ["--no-compile", "--ignore-installed", "--require-hashes", "--find-links"]
+    arguments += [str(cache.BUNDLE / "wheels"), "--requirement", str(cache.BUNDLE / f"{stack}.txt")]
+    command = [str(work / "bin" / "python"), "-m", "pip", *arguments]
     if uv.run_masked(command, sys.stderr, env=uv.installer_environment()):
         raise ParbenchError(
             f"pip cannot install the packages of bundle/; see above for the reason; no pip: "
@@ -281,8 +281,8 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
             return {"available": False, "reason": masked(reason)}
     wheel = horovod_wheel(place)
     assert wheel is not None
-    words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
-    uv.run(folder / "bin" / "uv", [*words, str(wheel)])
+    arguments = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
+    uv.run(folder / "bin" / "uv", [*arguments, str(wheel)])
     sync_tree(folder)
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
@@ -345,9 +345,9 @@ def _ensure_packages(name: str, stack: str) -> None:
     with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
         if not known():
             print_message(f"adding the packages of {lock.name} to the environment (once)")
-            words = ["pip", "install", "--require-hashes", "--no-deps"]
-            words += ["--python", str(folder / "bin" / "python")]
-            uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])
+            arguments = ["pip", "install", "--require-hashes", "--no-deps"]
+            arguments += ["--python", str(folder / "bin" / "python")]
+            uv.run(folder / "bin" / "uv", [*arguments, "--requirements", str(lock)])
             sync_tree(folder)
             write_atomically(record, sha256_file(lock))
 

@@ -112,15 +112,15 @@ def of_cell(cell: Cell, settings: ImageSettings) -> Image:
 
 
 @functools.cache
-def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
+def _image(name: str, stack: str, requested: tuple[tuple[str, str], ...]) -> Image:
     text = read_text(RECIPES / f"{name}.def")
     defaults = _arguments(text)
     arguments = {key: value for key, value in defaults.items() if key in BUILD_CHOICES}
-    arguments |= {key: value for key, value in asked if key in arguments}
+    arguments |= {key: value for key, value in requested if key in arguments}
     lock = RECIPES / "locks" / stack / defaults["lock"] if "lock" in defaults else None
     if lock is not None and not lock.is_file():
         raise ParbenchError(f"stack {stack!r}: {name}.def needs {lock}, which does not exist")
-    parent = _image(defaults["parent"], stack, asked) if "parent" in defaults else None
+    parent = _image(defaults["parent"], stack, requested) if "parent" in defaults else None
     programs = sorted(path for path in RECIPES.glob("*.py") if path.name in text)
     parts = {
         "layout": LAYOUT,

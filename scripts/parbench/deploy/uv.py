@@ -107,7 +107,7 @@ def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
     return process.returncode
 
 
-def run(program: Path, words: list[str]) -> None:
+def run(program: Path, arguments: list[str]) -> None:
     """Run uv, which prints its own errors; raise ParbenchError if it fails."""
     # The cache is on the environments' disk, because their files are hard links into it.
     settings = pip_settings()
@@ -116,9 +116,9 @@ def run(program: Path, words: list[str]) -> None:
         **uv_variables(settings),
         **installer_environment(),
     }
-    if settings.get(NO_INDEX) in ("1", "true", "yes", "on") and words[0] == "pip":
-        words = words if "--no-index" in words else [*words, "--no-index"]
-    command = [str(program), *words, "--no-config", "--quiet"]
+    if settings.get(NO_INDEX) in ("1", "true", "yes", "on") and arguments[0] == "pip":
+        arguments = arguments if "--no-index" in arguments else [*arguments, "--no-index"]
+    command = [str(program), *arguments, "--no-config", "--quiet"]
     if run_masked(command, sys.stderr, env=environment):
         raise ParbenchError(f"uv cannot install the packages; {HELP}")
 
@@ -136,12 +136,12 @@ def program(lock_file: Path) -> Path:
     cache.print_message(f"fetching uv {pin[1]}, which installs the packages")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "uv.txt").write_text(pin[0], "utf-8")
-    words = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"]
-    words += ["--require-hashes"]
-    words += ["--upgrade", "--target", str(folder), "--requirement", str(folder / "uv.txt")]
+    arguments = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"]
+    arguments += ["--require-hashes"]
+    arguments += ["--upgrade", "--target", str(folder), "--requirement", str(folder / "uv.txt")]
     if cache.BUNDLE.is_dir():
-        words += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
-    command = [sys.executable, "-m", "pip", *words]
+        arguments += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
+    command = [sys.executable, "-m", "pip", *arguments]
     if run_masked(command, sys.stderr, env=installer_environment()):
         raise ParbenchError(
             f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: "

@@ -240,10 +240,10 @@ def certify_models(chosen: Sequence[str] | None, out: Path | None, place: str) -
     """
     _check_place(place)
     if not chosen:
-        lacking = Software().without_text()
-        chosen = [name for name in models.names() if not (lacking and models.vocabulary(name))]
+        missing = Software().without_text()
+        chosen = [name for name in models.names() if not (missing and models.vocabulary(name))]
         if chosen != models.names():
-            print(f"text models are left out: {lacking}", file=sys.stderr)
+            print(f"text models are left out: {missing}", file=sys.stderr)
     return _certified(whole_matrix(list(chosen)), out, place)
 
 

@@ -110,7 +110,7 @@ def programs(
             rank_variables[f"{prefix}PARBENCH_CORES"] = _cores_on(
                 job, rank // per_node, locked, cell
             )
-    write_json(state / "ranks.json", {"words": command, "variables": ranks})
+    write_json(state / "ranks.json", {"command": command, "variables": ranks})
     command = [*_srun(job, cell, per_node), str(state / "ranks.json"), prefix]
     # srun would take the job's own variables as options of this step.
     srun_environment = {

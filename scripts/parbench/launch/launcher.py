@@ -110,7 +110,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         # Before the devices are locked, because missing images are built here.
         facts = containers.of_sides(cell, task.results / "plan" / "images.json")
         progress, _ = _progress(task)
-        if not retrain and saved_weights.lacking(cell, folder.parent) is None:
+        if not retrain and saved_weights.why_missing(cell, folder.parent) is None:
             labels = [None if image is None else image["label"] for image in facts]
             now = identity.current(cell, labels, task.data.absolute())
             if outcome.take_finished(folder, task.out, now):
@@ -146,8 +146,8 @@ def _unusable(task: Task, result: dict) -> str | None:
     """
     then = outcome.identity_of(result).weights
     now = identity.weights_of(task.cell, task.data.absolute())
-    lacking = saved_weights.lacking(task.cell, task.folder.parent)
-    return lacking or next(identity.changed_weights(then, now), None)
+    why_missing = saved_weights.why_missing(task.cell, task.folder.parent)
+    return why_missing or next(identity.changed_weights(then, now), None)
 
 
 def _silent(job: Job | None) -> str:

@@ -33,7 +33,7 @@ BEFORE = ("start-up", "warm-up")
 class Program:
     """A command that starts one rank or, if it is srun, all of them."""
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     environment: Mapping[str, str]
 
 
@@ -74,7 +74,7 @@ class Ranks:
             with open(self.log, "ab") as output:
                 for number, program in self.programs.items():
                     self.processes[number] = subprocess.Popen(
-                        program.words,
+                        program.arguments,
                         env=dict(program.environment),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE if read else output,
@@ -144,7 +144,7 @@ def run(
     ``timeout``: seconds without a heartbeat after which a rank counts as hung. Once ``stop()`` is
     true, the ranks are asked to write a checkpoint and to stop within ``grace`` seconds.
     """
-    command = shlex.join(next(iter(ranks.programs.values())).words)
+    command = shlex.join(next(iter(ranks.programs.values())).arguments)
     ranks.log.write_text(f"$ {command}\n", encoding="utf-8")
     with ranks.started():
         heartbeats = Heartbeats(ranks)

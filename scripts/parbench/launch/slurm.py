@@ -128,7 +128,7 @@ def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> Non
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
         problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-    raise ParbenchError(f"{config_files.holder(files, key)}: {'.'.join(key)}: {problem}")
+    raise ParbenchError(f"{config_files.where_set(files, key)}: {'.'.join(key)}: {problem}")
 
 
 # ---------------------------------------------------------------- what a cell asks for
@@ -216,8 +216,8 @@ def largest(cell: Cell | Pair) -> Hardware:
 class Requests:
     """The plugin's resources for the cells of ``plan``: ``of(name)``.
 
-    ``left`` is the result of ``left_behind``. Results are cached per hardware and per earlier run,
-    since there may be thousands of cells and nodes.
+    ``earlier_jobs`` is the result of ``left_behind``. Results are cached per hardware and per
+    earlier run, since there may be thousands of cells and nodes.
     """
 
     def __init__(
@@ -225,9 +225,14 @@ class Requests:
         plan: Plan,
         config: Config,
         cluster: Cluster | None,
-        left: Mapping[str, list[str]],
+        earlier_jobs: Mapping[str, list[str]],
     ):
-        self.plan, self.config, self.cluster, self.left = plan, config, cluster, left
+        self.plan, self.config, self.cluster, self.earlier_jobs = (
+            plan,
+            config,
+            cluster,
+            earlier_jobs,
+        )
         self.of = functools.cache(self._of)
         self._of_hardware = functools.cache(self._without_walltime)
 
@@ -283,8 +288,8 @@ class Requests:
         minutes = self._walltime(name)
         partition = self.cluster.existing(request.get("slurm_partition"))
         request["runtime"] = within(minutes, partition)
-        if name in self.left:
-            extra = f"--dependency=afterany:{':'.join(self.left[name])}"
+        if name in self.earlier_jobs:
+            extra = f"--dependency=afterany:{':'.join(self.earlier_jobs[name])}"
             request["slurm_extra"] = f"{request.get('slurm_extra', '')} {extra}"
         return request
 

@@ -116,29 +116,29 @@ def ask() -> Cluster:
     return parsed(*(run("scontrol", "--all", "--oneliner", "show", kind) for kind in kinds))
 
 
-def run(*words: str, patience: float = START_SECONDS, advice: str = "") -> str:
+def run(*command: str, patience: float = START_SECONDS, advice: str = "") -> str:
     """Return what one of Slurm's programs prints, with times as seconds since 1970.
 
     If the controller does not answer, tries again for ``patience`` seconds; ``advice``: as in
     RetryTimer. Raises ParbenchError with Slurm's own message if the program fails.
     """
-    done = completed(*words, patience=patience, advice=advice)
+    done = completed(*command, patience=patience, advice=advice)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
-        raise ParbenchError(f"{' '.join(words)}: {lines[-1]}; try: sinfo")
+        raise ParbenchError(f"{' '.join(command)}: {lines[-1]}; try: sinfo")
     return done.stdout
 
 
 def completed(
-    *words: str, patience: float = START_SECONDS, advice: str = ""
+    *command: str, patience: float = START_SECONDS, advice: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs, as ``run`` does; return it, also if it failed."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    left = RetryTimer(patience, advice)
+    timer = RetryTimer(patience, advice)
     while True:
         try:
             done = subprocess.run(
-                words,
+                command,
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -149,13 +149,13 @@ def completed(
             )
         except FileNotFoundError:
             raise ParbenchError(
-                f"--profile slurm needs {words[0]}, which is not on PATH: run it on a login node "
+                f"--profile slurm needs {command[0]}, which is not on PATH: run it on a login node "
                 "of the cluster, or without the profile"
             ) from None
         except subprocess.TimeoutExpired:
             reason = f"Socket timed out: no answer from Slurm within {ASK_SECONDS} s"
-            done = subprocess.CompletedProcess(words, 1, "", reason)
-        if done.returncode == 0 or not left.waits(done.stderr or done.stdout):
+            done = subprocess.CompletedProcess(command, 1, "", reason)
+        if done.returncode == 0 or not timer.waits(done.stderr or done.stdout):
             return done
 
 

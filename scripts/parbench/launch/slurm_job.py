@@ -132,6 +132,6 @@ def _job(number: int) -> dict[str, str]:
     return slurm_cluster.fields(head) | dict(lines)
 
 
-def _run(*words: str) -> str:
+def _run(*command: str) -> str:
     advice = "; outside of a job: unset SLURM_JOB_ID"
-    return slurm_cluster.run(*words, patience=slurm_cluster.JOB_SECONDS, advice=advice)
+    return slurm_cluster.run(*command, patience=slurm_cluster.JOB_SECONDS, advice=advice)

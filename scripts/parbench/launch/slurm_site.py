@@ -68,9 +68,9 @@ def _limits(settings: Slurm) -> Iterator[Check]:
         names = "format=name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
         questions["QoS"] = ["qos", f"name={settings.qos}", names]
     jobs = _profile_file()["jobs"]
-    for kind, words in questions.items():
+    for kind, arguments in questions.items():
         # sacctmgr fails at sites without accounting, which have no such limits.
-        rows = slurm_cluster.completed("sacctmgr", "-nP", "show", *words).stdout.splitlines()
+        rows = slurm_cluster.completed("sacctmgr", "-nP", "show", *arguments).stdout.splitlines()
         for name, *limits in (row.split("|") for row in rows):
             most = min((int(limit) for limit in limits if limit.isdigit()), default=jobs)
             if most < jobs:
@@ -139,8 +139,8 @@ def sbatch_line(resources: Request) -> str:
         line = get_submit_command(job, own, settings=_profile()) + set_gres_string(cast(Any, job))
     except WorkflowError as error:
         raise ParbenchError(str(error)) from None
-    words = shlex.split(line)
-    return shlex.join(["sbatch", *words[words.index("--comment") + 2 :]])
+    arguments = shlex.split(line)
+    return shlex.join(["sbatch", *arguments[arguments.index("--comment") + 2 :]])
 
 
 @functools.cache

@@ -95,26 +95,26 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def _start(deployment: Deployment, name: str, words: list[str]) -> None:
+def _start(deployment: Deployment, name: str, arguments: list[str]) -> None:
     """Start a daemon in its own session and record its process id."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kind, *options = words
-    words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
+    kind, *options = arguments
+    program = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
     spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", **variables.STEADY}
     if deployment.in_images:
         # All share one /tmp, since executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
         temporary.mkdir(exist_ok=True)
         image = recipes.image("spark", deployment.stack, deployment.images)
-        command = ["/opt/parbench/bin/spark-class", *words]
-        words, environment = containers.inside(image, deployment.images, command, temporary)
+        inside = ["/opt/parbench/bin/spark-class", *program]
+        command, environment = containers.inside(image, deployment.images, inside, temporary)
         environment |= {f"APPTAINERENV_{name}": value for name, value in spark_variables.items()}
     else:
-        words = [str(Path(sys.executable).with_name("spark-class")), *words]
+        command = [str(Path(sys.executable).with_name("spark-class")), *program]
         environment = variables.without_sites_spark(variables.clean()) | spark_variables
     with open(FOLDER / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
-            words,
+            command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

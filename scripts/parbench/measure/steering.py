@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from parbench.machine import asked, read
+from parbench.machine import output_of, read
 
 CPUS = Path("/sys/devices/system/cpu")
 # NVIDIA's images set NCCL_VERSION for a library that torch does not use.
@@ -71,7 +71,7 @@ def _limits() -> dict[str, str]:
     command = ["nvidia-smi", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command.append(f"--id={visible}")
-    text, _ = asked(command)
+    text, _ = output_of(command)
     rows = re.findall(r"^([\d.]+ W), (\d+ MHz)$", text, re.MULTILINE)
     found = dict(zip(("power limit", "highest clock"), zip(*rows, strict=True), strict=False))
     return {name: _each(values) for name, values in found.items()}

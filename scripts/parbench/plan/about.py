@@ -198,8 +198,8 @@ def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> li
     ]
 
 
-def _instead(here: Any, there: Any) -> str:
-    here, there = ("all" if value is None else value for value in (here, there))
-    if isinstance(there, dict):
-        here, there = words_of(here), words_of(there)
-    return f"{here} instead of {there}"
+def _instead(ours: Any, theirs: Any) -> str:
+    ours, theirs = ("all" if value is None else value for value in (ours, theirs))
+    if isinstance(theirs, dict):
+        ours, theirs = words_of(ours), words_of(theirs)
+    return f"{ours} instead of {theirs}"

@@ -33,14 +33,14 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def parse_changes(words: Iterable[str]) -> dict[str, Any]:
+def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
     """Return the ``key=value`` arguments of ``--config`` as a mapping; the values are YAML.
 
     Snakemake's own parser reads values differently from a file: 0123 as 123, and items of lists as
     text. Raises ParbenchError, which names the key.
     """
     values: dict[str, Any] = {}
-    for word in words:
+    for word in assignments:
         key, found, text = word.partition("=")
         if not found:
             raise ParbenchError(f"--config: {word!r} is not key=value; correct it")
@@ -102,7 +102,7 @@ def checked(
     ``configfiles`` and ``changes`` (of ``--config``) are what overrides config.yaml. Raises
     ParbenchError, which names the file that contains the wrong key.
     """
-    named_in = holder(configfiles, ["studies"], changes)
+    named_in = where_set(configfiles, ["studies"], changes)
     config = config | {"studies": _by_name(config.get("studies"), named_in)}
     try:
         result = Config.model_validate(config)
@@ -111,13 +111,13 @@ def checked(
         if emptied := _emptied(config, configfiles, mistake.keys):
             raise ParbenchError(emptied) from None
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
-        if _holds(changes or {}, keys):
+        if _sets(changes or {}, keys):
             raise ParbenchError(f"--config: {mistake}") from None
-        raise ParbenchError(in_file(mistake, _holder(configfiles, keys))) from None
+        raise ParbenchError(in_file(mistake, _file_that_sets(configfiles, keys))) from None
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
-        where = holder(configfiles, ["stack"], changes)
+        where = where_set(configfiles, ["stack"], changes)
         raise ParbenchError(f"{where}: stack: unknown value {stack!r}{nearest(stack, stacks)}")
     return result
 
@@ -140,7 +140,7 @@ def _emptied(
     for file in (places.ROOT / "config.yaml", *configfiles):
         content = read_yaml(file)
         for count in range(1, len(keys) + 1):
-            is_empty = _holds(content, keys[:count]) and _value(content, keys[:count]) is None
+            is_empty = _sets(content, keys[:count]) and _value(content, keys[:count]) is None
             if is_empty and isinstance(_value(config, keys[:count]), dict):
                 mistake = _mistake(merged(load(), content))
                 if mistake and mistake.keys == keys[:count]:
@@ -196,22 +196,22 @@ def _require_study(name: str, where: str) -> Path:
     return path
 
 
-def holder(
+def where_set(
     configfiles: Sequence[str | Path], key: list[Any], changes: dict[str, Any] | None = None
 ) -> str:
     """Return the name of the file that sets ``key``: the last of config.yaml and ``configfiles``.
 
     Returns "--config" if the key is among the ``changes`` given there.
     """
-    return "--config" if _holds(changes or {}, key) else shown(_holder(configfiles, key))
+    return "--config" if _sets(changes or {}, key) else shown(_file_that_sets(configfiles, key))
 
 
-def _holder(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:
+def _file_that_sets(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:
     first = places.ROOT / "config.yaml"
-    return next((file for file in reversed(configfiles) if _holds(read_yaml(file), key)), first)
+    return next((file for file in reversed(configfiles) if _sets(read_yaml(file), key)), first)
 
 
-def _holds(value: Any, key: list[Any]) -> bool:
+def _sets(value: Any, key: list[Any]) -> bool:
     """Return whether the keys and indices ``key`` lead to a value, which may be null."""
     try:
         _value(value, key)

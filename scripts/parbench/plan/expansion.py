@@ -134,10 +134,10 @@ def plan(
     them for the commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run;
     by default, what this machine lacks. Raises ParbenchError, which names study, key and value.
     """
-    holder = partial(config_files.holder, configfiles, changes=changes)
+    where_set = partial(config_files.where_set, configfiles, changes=changes)
     for study in config.override:
         if not places.study(study).exists():
-            where = holder(["override", study])
+            where = where_set(["override", study])
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     result = Plan.without_cells(config)
@@ -145,7 +145,7 @@ def plan(
     why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))
     for name in config.studies:
         restarts = result.decided.restarts
-        expanded = Expansion(name, config, why_unavailable, deployment, restarts, holder)
+        expanded = Expansion(name, config, why_unavailable, deployment, restarts, where_set)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -171,7 +171,7 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as in Plan; ``holder`` names the file that states a key of
+    ``cells`` and ``not_run`` are as in Plan; ``where_set`` names the file that sets a key of
     ``config``.
     """
 
@@ -182,10 +182,10 @@ class Expansion:
         why_unavailable: WhyUnavailable,
         deployment: Deployment,
         restarts: Mapping[str, int],
-        holder: Callable[[list[Any]], str],
+        where_set: Callable[[list[Any]], str],
     ) -> None:
         self.name, self.config, self.deployment = name, config, deployment
-        self.holder = holder
+        self.where_set = where_set
         self.why_unavailable = why_unavailable
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override.model_validate({})
@@ -282,7 +282,7 @@ class Expansion:
     def _overridden(self, *keys: str) -> tuple[str, str]:
         """Return a key of the study's `override`, in full, and the file that states it."""
         key = ["override", self.name, *keys]
-        return ".".join(key), self.holder(key)
+        return ".".join(key), self.where_set(key)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield (model, variant) of each group, and its cell without id and seed."""

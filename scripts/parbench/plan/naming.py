@@ -18,8 +18,8 @@ class Named:
     ``template``: a cell without id and seed; ``turn``: the letters before a cell's seed.
     """
 
-    def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
-        self._name, self._turn = ".".join(filter(None, words)).replace("/", "-"), turn
+    def __init__(self, template: Cell | Pair, parts: Iterable[str], turn: str = "s") -> None:
+        self._name, self._turn = ".".join(filter(None, parts)).replace("/", "-"), turn
         # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
         self._text = canonical_json(settings_of(template.json()))
         self.digest = digest([self._text])[:8]

@@ -20,7 +20,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     config = config_files.read(configfiles, changes)
     deployment = config.resolved_deployment()
     plan = expansion.plan(config, deployment, configfiles, changes)
-    where = "--study" if studies else config_files.holder(configfiles, ["studies"])
+    where = "--study" if studies else config_files.where_set(configfiles, ["studies"])
     yield f"studies: {', '.join(plan.studies)} ({where})"
     earlier = plan.decided
     kept = f" ({decided.DEPLOYMENT} keeps that)" if deployment.auto and earlier.deployment else ""

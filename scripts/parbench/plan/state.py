@@ -40,7 +40,7 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
             return "missing", ["it has not been trained yet"]
         reasons = current(cell, plan).changes_since(_measured(result))
         reasons += filter(
-            None, (remade_data(cell, plan), saved_weights.lacking(cell, folder(cell_id).parent))
+            None, (remade_data(cell, plan), saved_weights.why_missing(cell, folder(cell_id).parent))
         )
     except ParbenchError as error:
         return "unreadable", [str(error)]

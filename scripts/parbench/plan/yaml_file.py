@@ -273,9 +273,9 @@ def missing_key(name: str, description: str | None) -> str:
     return f"the key {name!r}{meaning} is missing; add it"
 
 
-def none_of(words: str, known: list[str]) -> str:
-    """Return the message for a value, shown as ``words``, that is not among the ``known`` ones."""
-    near = nearest(words, known, listed=False)
+def none_of(phrase: str, known: list[str]) -> str:
+    """Return the message for a value, shown as ``phrase``, that is not among the ``known`` ones."""
+    near = nearest(phrase, known, listed=False)
     short = near and len(known) > MOST_LISTED
     names = "the known names" if short else ", ".join(known)
-    return f"{words} is not one of {names}{near}"
+    return f"{phrase} is not one of {names}{near}"

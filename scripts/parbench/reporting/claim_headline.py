@@ -14,7 +14,7 @@ def headline(judged: list[Judged]) -> str:
     if not judged:
         return "No claims of this report's sources are known."
     counts = Counter(each.verdict for each in judged)
-    totals = [f"{n} {_says(word, n)}" for word in terms.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    totals = [f"{n} {_verb(word, n)}" for word in terms.CLAIM_VERDICTS[:-1] if (n := counts[word])]
     names = len({each.name for each in judged})
     of = f"{len(judged)} verdicts on " if names != len(judged) else ""
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
@@ -86,7 +86,7 @@ def _measurements(judged: Judged) -> frozenset:
     )
 
 
-def _says(verdict: str, number: int) -> str:
+def _verb(verdict: str, number: int) -> str:
     """Return the verb: ``holds`` for 1, ``hold`` for 2."""
     singular, plural = {
         terms.HOLDS: ("holds", "hold"),

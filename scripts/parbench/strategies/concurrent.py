@@ -103,7 +103,7 @@ class Strategy(eager.Strategy):
             self._sent.add(what)
             key = f"parbench/{what}/{self.local_rank}"
             self._store.set(key, json.dumps(message))
-            self._store.add(f"{key}/told", 1)
+            self._store.add(f"{key}/reported", 1)
         messages = self.messages(what)
         return messages if len(messages) == self._processes else None
 
@@ -111,5 +111,5 @@ class Strategy(eager.Strategy):
         """Return the messages so far. Counters show which exist: get() would block for a missing
         one."""
         keys = [f"parbench/{what}/{process}" for process in range(self._processes)]
-        existing = [key for key in keys if self._store.add(f"{key}/told", 0)]
+        existing = [key for key in keys if self._store.add(f"{key}/reported", 0)]
         return [json.loads(self._store.get(key)) for key in existing]

@@ -132,10 +132,10 @@ def _record(path: Path) -> dict:
 
 @dataclass
 class Stride:
-    """The steps between two checks: ``length`` in all, of which ``left`` remain."""
+    """The steps between two checks: ``length`` in all, of which ``remaining`` are still to come."""
 
     length: int = 1
-    left: int = 1
+    remaining: int = 1
     since: float = field(default_factory=lambda: time.monotonic())
 
 
@@ -170,8 +170,8 @@ class CheckpointTimer:
         If ``stop`` is set, they must stop after writing it.
         """
         stride = self._strides[phase]
-        stride.left -= 1
-        if stride.left > 0:
+        stride.remaining -= 1
+        if stride.remaining > 0:
             return False
         now = time.monotonic()
         due = stop_asked = False
@@ -183,7 +183,7 @@ class CheckpointTimer:
         seconds, due, stop_asked = self._combined(own_values, "max")
         # At most doubled, in case the last steps were unusually fast.
         steps = min(2.0, self._interval / max(seconds, 1e-9)) * stride.length
-        stride.length = stride.left = max(1, int(steps))
+        stride.length = stride.remaining = max(1, int(steps))
         stride.since = time.monotonic()
         self.stop = bool(stop_asked)
         return bool(due) or self.stop

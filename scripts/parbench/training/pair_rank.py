@@ -107,12 +107,12 @@ def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) ->
     step()
     before = meters.own_joules
     with meters.timed():
-        _meet(strategy)
+        _barrier(strategy)
         earlier = load.now(helpers)
         with clocks.Stopwatch(strategy.devices) as watch:
             samples = sum(step() for _ in range(steps))
         usage = load.now(helpers) - earlier
-    _meet(strategy)  # the other side must not wake while a rank of this one computes
+    _barrier(strategy)  # the other side must not wake while a rank of this one computes
     joules = meters.own_joules - before
     # The counter covers a whole card, which companions may share.
     known = joules > 0 and not strategy.companions  # false for NaN
@@ -120,7 +120,7 @@ def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) ->
     return report | asdict(usage)
 
 
-def _meet(strategy: Strategy) -> None:
+def _barrier(strategy: Strategy) -> None:
     """Wait for the other ranks and for the devices."""
     strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
     clocks.synchronize(strategy.devices)

@@ -118,7 +118,7 @@ class Program:
             self.listener = listener
             try:
                 self.process = subprocess.Popen(
-                    self.words,
+                    self.arguments,
                     env=given | variables,
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
@@ -156,20 +156,20 @@ class Program:
     @property
     def path(self) -> str:
         """The path of the executable that its command line starts."""
-        word = self.words[0]
+        word = self.arguments[0]
         return shutil.which(word, path=self._variables.get("PATH")) or word
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The arguments of its command line. Raises ProgramError if there are none or a quote is
         not closed."""
         try:
-            words = shlex.split(self.command)
+            arguments = shlex.split(self.command)
         except ValueError:
-            words = []
-        if not words:
+            arguments = []
+        if not arguments:
             raise ProgramError(f"{self}: no command, or one whose quotes do not end; correct it")
-        return words
+        return arguments
 
     def __str__(self) -> str:
         return f"{self.label} ({self.command})"
@@ -200,13 +200,13 @@ class Program:
 
     def end(self) -> None:
         """End all its processes, including stopped ones; a second call does nothing."""
-        left = self.tree()
+        alive = self.tree()
         for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
-            for process in left:
+            for process in alive:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
             if number == signal.SIGTERM:
-                _, left = psutil.wait_procs(left, END_SECONDS)
+                _, alive = psutil.wait_procs(alive, END_SECONDS)
         self._begun.wait()
         with contextlib.suppress(ProcessLookupError):  # processes whose parents have ended
             os.killpg(self._begun.pid, signal.SIGKILL)

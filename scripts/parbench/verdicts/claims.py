@@ -169,12 +169,12 @@ class Judged:
         if len(self.lacks) != len(self.parts):
             noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
         counts = Counter(found)
-        told = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
+        counted = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
         others = f"; others: {self._others}" * any(self.lacks)
         total = len(self.lacks)
         if set(found) == {terms.UNDECIDED}:  # the verdict already says so
             return ""
-        return f"{told} of {total} {noun}s{others}" if total > 1 else ""
+        return f"{counted} of {total} {noun}s{others}" if total > 1 else ""
 
     @property
     def disturbance(self) -> str:

@@ -150,9 +150,9 @@ def heading(made: Json) -> str:
     """Return what a part is about: its metric, and the cells that it names."""
     sides = (made["about"], made["numerator"], made["denominator"])
     about, over, under = (in_words(side or {}) for side in sides)
-    named = f"{over} over {under}" if over else ""
+    sides = f"{over} over {under}" if over else ""
     contrast = " against ".join(map(in_words, made["contrast"] or ()))
-    return "; ".join(filter(None, (made["metric"], about, named, contrast)))
+    return "; ".join(filter(None, (made["metric"], about, sides, contrast)))
 
 
 def _numbers(each: Json) -> str:
@@ -198,7 +198,7 @@ def read(path: Path) -> Json:
     return made
 
 
-def named(made: Json, name: str, path: Path) -> list[Json]:
+def find(made: Json, name: str, path: Path) -> list[Json]:
     """Return the claims named ``name``, one per study, of ``made``, which ``path`` holds. Raises
     ParbenchError if there is none."""
     if found := [claim for claim in made["claims"] if claim["name"] == name]:

@@ -227,16 +227,16 @@ def _whole(made: Json, place: int) -> Json:
 
 def plan(made: Json) -> StudyPlan:
     """Return the plan of the evidence ``made``, with its missing cells marked as such."""
-    return cut(StudyPlan.of(made["plan"], "plan"), made["cells"], _lost)
+    return cut(StudyPlan.of(made["plan"], "plan"), made["cells"], _missing)
 
 
-def _lost(group: PlannedGroup | PairGroup, left: list[str]) -> Json:
-    """Return what the plan says about a group whose cells ``left`` are missing."""
+def _missing(group: PlannedGroup | PairGroup, missing: list[str]) -> Json:
+    """Return what the plan says about a group that lacks the cells ``missing``."""
     notes = [group.note]
-    if len(left) < len(group.cells):
-        notes.append(f"{len(left)} of {len(group.cells)} cells {NOT_MEASURED}")
+    if len(missing) < len(group.cells):
+        notes.append(f"{len(missing)} of {len(group.cells)} cells {NOT_MEASURED}")
     note = "; ".join(filter(None, notes)) or None
-    return {"not_run": NOT_MEASURED, "note": note, "waiting": len(left)}
+    return {"not_run": NOT_MEASURED, "note": note, "waiting": len(missing)}
 
 
 def unpack(path: Path, folder: Path) -> Path:

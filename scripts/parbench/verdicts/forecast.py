@@ -34,7 +34,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     """Return how long ``cells`` take, by earlier runs of their groups on this machine or, if there
     are none, in evidence."""
     uncounted, machines = set(cells), set[str]()
-    here: list[float] = []
+    local: list[float] = []
     elsewhere: list[tuple[float, float]] = []
     for name, study in plan.studies.items():
         kept = None
@@ -45,7 +45,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
                 spent for cell in group.cells if count and (spent := state.seconds_of(cell))
             ]
             if durations:
-                here += [statistics.mean(durations)] * count
+                local += [statistics.mean(durations)] * count
             elif count:
                 kept = kept or _kept(name)
                 if durations := kept[1].get(_configuration(group.id)):
@@ -53,13 +53,13 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
                     machines.add(kept[0])
     estimates: list[str] = []
     one_by_one = " of training one after the other"
-    if here:
-        estimates.append(f"by earlier runs some {_duration(sum(here))}{one_by_one}")
+    if local:
+        estimates.append(f"by earlier runs some {_duration(sum(local))}{one_by_one}")
     if elsewhere:
         ends = (_duration(sum(each[n] for each in elsewhere)) for n in (0, 1))
         where = f"on {', '.join(sorted(machines))}, the machine of the evidence, cells of these"
         estimates.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
-    unknown = len(cells) - len(here) - len(elsewhere)
+    unknown = len(cells) - len(local) - len(elsewhere)
     if not estimates:
         return "how long it takes is unknown: none of it has run here; the first cells will show"
     return ", and ".join([*estimates, *([f"{unknown} for which it is unknown"] if unknown else [])])

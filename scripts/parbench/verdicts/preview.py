@@ -192,7 +192,9 @@ def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
         lines: list[str] = []
         decidable: list[bool] = []
         for part in judged.parts:
-            lines.append(f"  - {claims_json.heading(claims_json.part(part))}: {_asked(part.test)}")
+            lines.append(
+                f"  - {claims_json.heading(claims_json.part(part))}: {_claimed(part.test)}"
+            )
             for each in part.comparisons:
                 lack = "" if part.is_impossible else _lack(not_run, *_needed(not_run, each))
                 lines.append(f"      {_decided(part, each)}{lack}")
@@ -209,11 +211,11 @@ def _needed(not_run: Mapping[str, str], each: Comparison) -> list[Group]:
     return groups
 
 
-def _asked(test: ClaimTest) -> str:
+def _claimed(test: ClaimTest) -> str:
     """Return what a part claims in words: ``above 1, published 1.8 or more``."""
     none = "a difference above 0" if test.is_of_differences else "a ratio above 1"
     margin = "" if test.margin is None else f" within {test.margin:g}"
-    asked = {
+    claimed = {
         ">": none,
         "<": none.replace("above", "below"),
         "same": f"the same{margin}",
@@ -221,8 +223,8 @@ def _asked(test: ClaimTest) -> str:
         "largest": "the largest part",
     }[test.op]
     if not test.sizes:
-        return asked
-    return f"{asked}, published {claims_json.range_text(test.sizes, '{:g}'.format)}"
+        return claimed
+    return f"{claimed}, published {claims_json.range_text(test.sizes, '{:g}'.format)}"
 
 
 def _by_pairs(each: Comparison) -> bool:
@@ -258,22 +260,22 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
     return f"{opening}{word}{reasons}"
 
 
-def show(named: str, configfiles: Sequence[Path]) -> None:
-    """Print the study ``named`` as it would be run, without running anything.
+def show(study: str, configfiles: Sequence[Path]) -> None:
+    """Print the ``study`` as it would be run, without running anything.
 
     ``configfiles`` override config.yaml. Raises ParbenchError.
     """
-    if named in config_files.read(configfiles).studies:
-        named = str(places.study(named))  # a configfile may name it by its path
-    changes = {"studies": [named]}
+    if study in config_files.read(configfiles).studies:
+        study = str(places.study(study))  # a configfile may name it by its path
+    changes = {"studies": [study]}
     config = config_files.read(configfiles, changes)
     deployment = config.resolved_deployment()
     consistency.stated_claims()
     plan = expansion.plan(config, deployment, configfiles, changes)
     (name,) = config.studies
     runnable = plan.runnable(name)
-    left = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
-    foretold = forecast(plan, left, config.budget_minutes)
+    remaining = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]
+    foretold = forecast(plan, remaining, config.budget_minutes)
     nothing = "all its cells are done" if runnable else "no cell of it runs here"
     for line in (*preview(plan, name), "", str(deployment), *(foretold or [nothing])):
         print_text(line)

@@ -47,7 +47,7 @@ def variables(entries: list[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class VersusRequest:
     """What to compare: the commands and their labels, the folder and variables with which they run,
     the cores of both, and the folder of the result."""
 
@@ -65,22 +65,24 @@ def begun(
     entries: list[str],
     cores: str | None,
     out: Path | None,
-) -> Asked:
+) -> VersusRequest:
     """Return a new comparison of two ``commands``, which run in the current folder.
 
     ``entries``: variables of both, NAME=VALUE; ``cores``: as for ``cores_of``; ``out``: the folder
     of the result, by default a new one in results/versus. Raises ParbenchError.
     """
     default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
-    return Asked(commands, labels, Path.cwd(), variables(entries), cores_of(cores), out or default)
+    return VersusRequest(
+        commands, labels, Path.cwd(), variables(entries), cores_of(cores), out or default
+    )
 
 
-def continued(folder: Path) -> Asked:
+def continued(folder: Path) -> VersusRequest:
     """Return the comparison whose result is in ``folder``. Raises ParbenchError if it cannot be
     continued on this machine."""
     kept = record.read(folder)
-    lacking = set(kept.cores) - set(machine.usable_cores())
-    if kept.machine.fingerprint != machine.describe()["fingerprint"] or lacking:
+    missing = set(kept.cores) - set(machine.usable_cores())
+    if kept.machine.fingerprint != machine.describe()["fingerprint"] or missing:
         raise ParbenchError(
             f"--continue {folder}: was measured on another machine, or on cores that this process "
             f"may not use ({kept.machine.cpu}, cores {', '.join(map(str, kept.cores))}); start "
@@ -91,7 +93,7 @@ def continued(folder: Path) -> Asked:
             f"--continue {folder}: its programs ran in {kept.folder}, which is not a folder; "
             "restore it, or start over without --continue"
         )
-    return Asked(
+    return VersusRequest(
         (kept.a.command, kept.b.command),
         (kept.a.label, kept.b.label),
         Path(kept.folder),
@@ -115,7 +117,7 @@ def earlier_of(folder: Path, sides: tuple[ComparedProgram, ComparedProgram]) -> 
     return kept
 
 
-def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> None:
+def run(request: VersusRequest, minutes: float, patience: float, *, continues: bool) -> None:
     """Compare for at most ``minutes``, write the result and print it. Raises ParbenchError.
 
     ``patience``: seconds to wait for a first step, or for a turn; ``continues``: whether to add to
@@ -127,34 +129,34 @@ def run(asked: Asked, minutes: float, patience: float, *, continues: bool) -> No
         Program(
             label,
             command,
-            asked.variables,
-            asked.out / f"{side}.log",
+            request.variables,
+            request.out / f"{side}.log",
             patience,
-            folder=asked.folder,
+            folder=request.folder,
             patience_key=patience_key,
         )
-        for label, command, side in zip(asked.labels, asked.commands, "ab", strict=True)
+        for label, command, side in zip(request.labels, request.commands, "ab", strict=True)
     ]
     a, b = map(record.side_of, programs)
-    make_folder(asked.out)
+    make_folder(request.out)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both programs
-    with devices.lock_cores_and_gpus(asked.cores, "versus"):
+    with devices.lock_cores_and_gpus(request.cores, "versus"):
         # Read only now, as another comparison may have added restarts while this one waited.
-        kept = earlier_of(asked.out, (a, b)) if continues else None
+        kept = earlier_of(request.out, (a, b)) if continues else None
         earlier, taken = (kept.measured(), kept.minutes) if kept else ([], 0.0)
-        os.sched_setaffinity(0, asked.cores)  # both programs inherit it
+        os.sched_setaffinity(0, request.cores)  # both programs inherit it
         first, second = programs
         found = compare(first, second, minutes, lambda line: print(line, flush=True), earlier)
     if len(found) > len(earlier):
         taken += minutes
     result = Result(
-        *(a, b, asked.variables, str(asked.folder), found),
-        *(Machine.model_validate(machine.describe()), asked.cores, taken),
+        *(a, b, request.variables, str(request.folder), found),
+        *(Machine.model_validate(machine.describe()), request.cores, taken),
     )
-    page = result.write(asked.out)
+    page = result.write(request.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
     if not result.equal_sides.biased:
         more = max(5 if is_decided(found) else 15, minutes_left(found, found))
-        arguments = f"--continue {shlex.quote(str(asked.out))} --minutes {more}"
+        arguments = f"--continue {shlex.quote(str(request.out))} --minutes {more}"
         purpose = "narrow the interval" if is_decided(found) else "add restarts"
         print(f"To {purpose}: parbench versus {arguments}")

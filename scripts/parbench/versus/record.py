@@ -36,7 +36,7 @@ def side_of(program: Program) -> ComparedProgram:
 
     Raises ParbenchError for an empty command, or one with an unclosed quote.
     """
-    names = named_files(program.folder, program.words)
+    names = named_files(program.folder, program.arguments)
     return ComparedProgram(
         label=program.label,
         command=program.command,

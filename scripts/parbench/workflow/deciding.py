@@ -190,30 +190,30 @@ def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str])
     why_unavailable = expansion.unavailable_here(config, software)
     _check(expansion.plan(config, deployment, configfiles, changes, why_unavailable))
     plan, _ = _decided(lambda: expansion.plan(config, deployment, configfiles, changes), minutes)
-    print_text("\n".join(_told(plan)))
+    print_text("\n".join(_summary(plan)))
 
 
-def decide_for_report(words: Sequence[str]) -> None:
+def decide_for_report(arguments: Sequence[str]) -> None:
     """Decide what `budget_minutes` of the configuration allow, and then write the report again.
 
-    ``words``: Snakemake's arguments in the run that made the report. Raises ParbenchError.
+    ``arguments``: Snakemake's arguments in the run that made the report. Raises ParbenchError.
     """
-    asked = of_snakemake(words)
-    if asked.dryrun:
+    options = of_snakemake(arguments)
+    if options.dryrun:
         return
-    changes = config_files.parse_changes(asked.config or [])
-    config = config_files.read(asked.configfile, changes)
+    changes = config_files.parse_changes(options.config or [])
+    config = config_files.read(options.configfile, changes)
     deployment = config.resolved_deployment()
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
         why_unavailable = expansion.unavailable_as_planned(config.studies)
-        return expansion.plan(config, deployment, asked.configfile, changes, why_unavailable)
+        return expansion.plan(config, deployment, options.configfile, changes, why_unavailable)
 
-    _, measured = _decided(planned, config.budget_minutes, words)
+    _, measured = _decided(planned, config.budget_minutes, arguments)
     # A deleted result is measured again here: Snakemake considers its tables up to date.
     if measured:
-        _snakemake("reports/final.html", "reports/final.pdf", *words)
+        _snakemake("reports/final.html", "reports/final.pdf", *arguments)
 
 
 def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
@@ -269,15 +269,15 @@ def _decided(
     return plan, measured
 
 
-def _nearest(known: Iterable[Open], left: float) -> list[Open]:
-    """Return what can be decided in ``left`` seconds, one after the other, the quickest first.
+def _nearest(known: Iterable[Open], seconds_left: float) -> list[Open]:
+    """Return what can be decided in ``seconds_left``, one after the other, the quickest first.
 
     If that is nothing, return only the quickest, to bring it nearer to a verdict.
     """
-    able = [each for each in known if math.isfinite(each.seconds) and each.cost <= left]
+    able = [each for each in known if math.isfinite(each.seconds) and each.cost <= seconds_left]
     able.sort(key=lambda each: each.seconds)
     ends = accumulate(each.seconds for each in able)
-    return [each for each, end in zip(able, ends, strict=True) if end <= left] or able[:1]
+    return [each for each, end in zip(able, ends, strict=True) if end <= seconds_left] or able[:1]
 
 
 def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
@@ -300,13 +300,13 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
     return measured
 
 
-def _snakemake(*words: str) -> None:
+def _snakemake(*arguments: str) -> None:
     """Run Snakemake. Raises ParbenchError if it fails."""
-    if programs.snakemake(*words):
+    if programs.snakemake(*arguments):
         raise ParbenchError("not all could be measured: see the error above")
 
 
-def _told(plan: expansion.Plan) -> list[str]:
+def _summary(plan: expansion.Plan) -> list[str]:
     """Return a table of all comparisons of times, then a line for each open comparison by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():

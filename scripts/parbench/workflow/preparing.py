@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parbench import arguments
+from parbench.arguments import of_snakemake
 from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError
 from parbench.launch import run_lock, slurm, slurm_cluster
@@ -18,35 +18,35 @@ from parbench.plan import config_files, expansion
 from parbench.plan.yaml_file import read_yaml
 
 
-def prepare(words: Sequence[str]) -> None:
+def prepare(arguments: Sequence[str]) -> None:
     """Check the configuration of a run and add packages; a dry run adds none.
 
-    ``words``: Snakemake's arguments. Raises ParbenchError.
+    ``arguments``: Snakemake's arguments. Raises ParbenchError.
     """
     from snakemake.exceptions import CliException
 
     try:
-        asked = arguments.of_snakemake(words)
+        options = of_snakemake(arguments)
     except (SystemExit, CliException):  # Snakemake itself says what is wrong
         return
-    files = asked.configfile or []
+    files = options.configfile or []
     for file in files:
         read_yaml(file)
-    for word in asked.targets or ():
+    for word in options.targets or ():
         if not word.startswith(("results/", "reports/")):
             raise ParbenchError(
                 f"{word}: neither an option of Snakemake nor a file in results/ or reports/; "
                 "values of the configuration follow --config: --config studies=[laharsh-cpu]"
             )
-    if asked.dryrun:
+    if options.dryrun:
         return
     run_lock.require_none()
-    changes = config_files.parse_changes(asked.config or [])
-    typed = any(method.name == "APPTAINER" for method in asked.software_deployment_method)
+    changes = config_files.parse_changes(options.config or [])
+    typed = any(method.name == "APPTAINER" for method in options.software_deployment_method)
     config = config_files.read(files, changes)
     deployment = config.resolved_deployment(typed)
     software = CompletedSoftware(deployment)
-    if asked.executor == "slurm":
+    if options.executor == "slurm":
         why_unavailable = slurm.why_unavailable(slurm_cluster.ask(), config, files, software)
     else:
         why_unavailable = expansion.unavailable_here(config, software)

@@ -64,7 +64,7 @@ def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
         done_cells = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        shown = cut(study, done_cells, functools.partial(_lost, failed))
+        shown = cut(study, done_cells, functools.partial(_not_done, failed))
         write_json(plans[-1], shown.stated())
         options = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*parbench, "tables", "--plan", plans[-1], *shared_options, *options)
@@ -74,18 +74,20 @@ def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
     _run(*parbench, "render", "html", "--data", DATA, "--out", REPORT)
 
 
-def _run(*words: str | Path) -> None:
-    process = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+def _run(*command: str | Path) -> None:
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if process.returncode != 0:
         last_line = (process.stderr.strip() or "no message").splitlines()[-1]
         raise ParbenchError(f"{REPORT} could not be made: {last_line}")
 
 
-def _lost(failed: Collection[str], group: PlannedGroup | PairGroup, left: list[str]) -> dict:
-    """Return the plan's entries for the cells of a group that are ``left`` to do."""
-    failures = [_failure(cell) for cell in left if cell in failed]
+def _not_done(
+    failed: Collection[str], group: PlannedGroup | PairGroup, remaining: list[str]
+) -> dict:
+    """Return the plan's entries for the ``remaining`` cells of a group."""
+    failures = [_failure(cell) for cell in remaining if cell in failed]
     reason = f"failed: {failures[0].sentence}" if failures else "not trained yet"
-    return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
+    return {"not_run": reason, "failed": failures, "waiting": len(remaining) - len(failures)}
 
 
 def _failure(cell: str) -> FailedCell:

@@ -29,4 +29,4 @@ def run(options: argparse.Namespace) -> None:
     for name in ("CUDA_VISIBLE_DEVICES", "SLURMD_NODENAME"):
         if name in os.environ:
             os.environ.setdefault(prefix + name, os.environ[name])
-    os.execvp(plan["words"][0], plan["words"])  # noqa: S606
+    os.execvp(plan["command"][0], plan["command"])  # noqa: S606
