@@ -232,8 +232,8 @@ def read_json(path: str | os.PathLike[str], fix: str = DELETE_AND_RERUN) -> Any:
     raise ParbenchError(f"{where}: not valid JSON: {problem}; {fix}")
 
 
-def read_record(path: str | os.PathLike[str], *keys: str) -> dict[str, Any]:
-    """Return the JSON object that a run wrote to a file.
+def read_record(path: str | os.PathLike[str], *keys: str) -> Any:
+    """Return the JSON object that a run wrote to a file; its reader states the object's type.
 
     Raises ParbenchError as ``read_json`` does, and if the object lacks one of ``keys``.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, make_table, whole
+from parbench.reporting.table import TableCell, TableEntry, make_table, whole
 from parbench.runs.records import Trained
 
 CAPTION = (
@@ -18,7 +20,14 @@ CAPTION = (
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 
 
-def section(studies: list[StudyResults]) -> dict | None:
+class CertificatesSection(TypedDict):
+    """The report's section on equivalence: all certificates' rows, and their digests by number."""
+
+    table: TableEntry
+    digests: list[list[str]]
+
+
+def section(studies: list[StudyResults]) -> CertificatesSection | None:
     """Return all certificates' rows in one table, and their digests; None without certificates."""
     if all(study.proofs is None for study in studies):
         return None

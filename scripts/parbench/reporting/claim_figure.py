@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.reporting.drawing import INK, Panel, svg
+from parbench.reporting.drawing import INK, FigurePart, Panel, svg
 from parbench.reporting.text import cut
 from parbench.verdicts import terms
 from parbench.verdicts.claims import Judged, JudgedPart
@@ -105,7 +105,7 @@ class Block:
         return f"Claim {self.number}, {judgement} {comparisons}."
 
 
-def parts(head: str, blocks: list[Block], points: bool) -> list[dict]:
+def parts(head: str, blocks: list[Block], points: bool) -> list[FigurePart]:
     """Return the figure of the study ``head``, as parts that share an axis and break between pages.
 
     ``points``: whether the comparisons are differences, in points, rather than ratios.
@@ -121,14 +121,14 @@ def parts(head: str, blocks: list[Block], points: bool) -> list[dict]:
 
 def _part(
     head: str, number: int, blocks: list[Block], points: bool, limits: tuple[float, float]
-) -> dict:
+) -> FigurePart:
     height = sum(block.height for block in blocks) + 0.45 + HEAD
     panel = Panel(partial(_draw, head, blocks, points, limits), height, WIDTH)
     alt = " ".join([f"Claims tested by {head}.", *(block.spoken for block in blocks)])
     return {"alt": alt, "svg": svg(f"claims-{head}-{number}", panel)}
 
 
-def key() -> dict:
+def key() -> FigurePart:
     """Return the key that explains the signs."""
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, "

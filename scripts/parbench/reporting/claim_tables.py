@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 from parbench.audit import checks
 from parbench.plan.published import Published
@@ -15,8 +16,9 @@ from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting import claim_figure, claim_headline
 from parbench.reporting.claim_figure import Block, Line
+from parbench.reporting.drawing import FigureEntry
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table
+from parbench.reporting.table import Notes, TableCell, TableEntry, absent, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
     decimals,
@@ -48,13 +50,31 @@ IMPOSSIBLE_BUT = f"{terms.IMPOSSIBLE}; here {{}}"
 POINTS = " points"
 MOST_PLACES = 5
 
+
+class FirstPage(TypedDict):
+    """A figure of the claims with numbers, and a table of the others."""
+
+    figure: FigureEntry
+    table: TableEntry
+
+
+class ClaimsSection(FirstPage):
+    """The report's section on claims; ``terminal``: rows of the summary at the end of a run."""
+
+    sentence: str
+    matrix: TableEntry | None
+    detail: TableEntry
+    audit: TableEntry
+    terminal: list[list[str]]
+
+
 Value = float | tuple[float, ...] | Series
 Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
 def section(
     studies: list[StudyResults], claimed: Sequence[Path], published: list[Path]
-) -> tuple[dict | None, list[Judged]]:
+) -> tuple[ClaimsSection | None, list[Judged]]:
     """Return the section with the claims, their comparisons one by one, and the audit of the same
     sources; and the claims as records.
 
@@ -75,10 +95,12 @@ def section(
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
-    made = {
+    first_page = _first_page(dict(enumerate(judged, 1)))
+    made: ClaimsSection = {
         "sentence": claim_headline.headline(judged),
         "matrix": _matrix(judged, studies),
-        **_first_page(dict(enumerate(judged, 1))),
+        "figure": first_page["figure"],
+        "table": first_page["table"],
         "detail": _one_by_one(judged, panels),
         "audit": _audit(findings, assumptions),
         "terminal": list(_on_a_terminal(judged)),
@@ -95,7 +117,7 @@ def _rebuilt(study: StudyResults, published: list[Published]) -> Rebuilt:
 # ---------------------------------------------------------------- the first page
 
 
-def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
+def _matrix(judged: list[Judged], studies: list[StudyResults]) -> TableEntry | None:
     """Return the table of claims by machine and grade, with which a report on evidence begins; None
     for any other report whose claims all have the same machine and grade."""
     described = {
@@ -146,7 +168,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> dict | None:
     )
 
 
-def _first_page(numbered: dict[int, Judged]) -> dict:
+def _first_page(numbered: dict[int, Judged]) -> FirstPage:
     """Return the figure, with parts per study for ratios and differences, and other claims."""
     by_study: dict[tuple[str, bool], list[tuple[int, Judged, list[JudgedPart]]]] = {}
     for number, each in numbered.items():
@@ -338,7 +360,7 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
 # ---------------------------------------------------------------- one by one
 
 
-def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
+def _one_by_one(judged: list[Judged], panels: Panels) -> TableEntry:
     notes = Notes()
     rows = [
         _comparison_row(number, claim, part, comparison, panels, notes)
@@ -423,7 +445,7 @@ def _interval(measured: Series, points: bool) -> TableCell:
 
 def _audit(
     found: list[tuple[Path, checks.Contradiction]], assumptions: checks.DatasetAssumptions
-) -> dict:
+) -> TableEntry:
     rows = [
         [
             TableCell(printable(finding.study)),

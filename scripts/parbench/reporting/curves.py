@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
-from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
+from parbench.reporting.drawing import COLOURS, WIDTH, FigureEntry, Panel, figure_json
 from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds_line
 from parbench.reporting.scaling import scaled
 from parbench.reporting.study_results import StudyResults
@@ -75,12 +75,12 @@ SWEEPS = (
 )
 
 
-def sweep_figures(study: StudyResults) -> list[dict]:
+def sweep_figures(study: StudyResults) -> list[FigureEntry]:
     """Return a figure for each setting that is the only difference between groups."""
     return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
 
 
-def _figure(study: StudyResults, sweep: Sweep) -> dict | None:
+def _figure(study: StudyResults, sweep: Sweep) -> FigureEntry | None:
     models: dict[str, dict[str, dict[float, Group]]] = {}
     for group in study.own:
         settings = asdict(group.training) | asdict(group.dataset)
@@ -159,7 +159,7 @@ LATENCIES = ("latency_median_seconds", "latency_p95_seconds", "latency_p99_secon
 Rates = dict[float, Group]  # by rate
 
 
-def streams_figure(study: StudyResults) -> dict | None:
+def streams_figure(study: StudyResults) -> FigureEntry | None:
     """Return the figure of groups that differ only in their rate; None without any."""
     by_model: dict[str, dict[str, Rates]] = {}
     for group in study.own:

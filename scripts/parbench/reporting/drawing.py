@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import anchor, cut, hardware_text
@@ -62,6 +62,23 @@ STYLE: dict[RcKeyType, object] = {
 }
 
 
+class FigurePart(TypedDict):
+    """A part of a figure: its words for screen readers, and an SVG to embed."""
+
+    alt: str
+    svg: str
+
+
+class FigureEntry(TypedDict):
+    """A figure in report.json, laid out in ``columns``."""
+
+    id: str
+    title: str
+    caption: str
+    columns: int
+    parts: list[FigurePart]
+
+
 @dataclass(frozen=True)
 class Panel:
     """A model's part of a figure, ``width`` x ``height`` inches; ``fill(figure)`` draws it.
@@ -82,12 +99,12 @@ def figure_json(
     caption: str,
     panels: Mapping[str, Panel],
     columns: int = 1,
-) -> dict:
+) -> FigureEntry:
     """Return a figure for report.json: title, caption and a part per model."""
     kinds = {group.hardware.device for group in study.groups if not group.not_run}
     if len(kinds) > 1:
         caption += " CPU and GPU cells are both shown here: compare within one kind only."
-    parts = [
+    parts: list[FigurePart] = [
         {
             "alt": f"{title} {model}. {panel.words}".removesuffix(". "),
             "svg": svg(f"{study.name}-{name}-{model}", panel),

@@ -12,6 +12,7 @@ from parbench.reporting.drawing import (
     COLOURS,
     INK,
     WIDTH,
+    FigureEntry,
     Panel,
     bar_label,
     colours,
@@ -36,7 +37,7 @@ Point = tuple[float, float]  # seconds of training so far, and test accuracy, me
 Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 
 
-def figures(study: StudyResults) -> list[dict]:
+def figures(study: StudyResults) -> list[FigureEntry]:
     """Return the study's figures; none if no cell ended well."""
     if not any(run.status == OK for run in study.runs.alone.values()):
         return []
@@ -45,7 +46,7 @@ def figures(study: StudyResults) -> list[dict]:
     return [figure for figure in (learning, *sweep_figures(study), *others) if figure]
 
 
-def learning_figure(study: StudyResults) -> dict | None:
+def learning_figure(study: StudyResults) -> FigureEntry | None:
     """Return the figure of accuracy over time, for models that several variants train."""
     curves: dict[str, list[Curve]] = {}
     for group in study.own:
@@ -101,7 +102,7 @@ def _draw_curves(study: StudyResults, model: str, curves: list[Curve], figure: F
 # ---------------------------------------------------------------- a second device
 
 
-def second_device_figure(study: StudyResults) -> dict | None:
+def second_device_figure(study: StudyResults) -> FigureEntry | None:
     """Return the figure of measured pairs with a baseline; None without any, or if the study names
     no variant with a second device."""
     second = study.study.second_device

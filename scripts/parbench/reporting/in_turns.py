@@ -15,7 +15,7 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study_results import ONCE, StudyResults
-from parbench.reporting.table import Notes, TableCell, absent, make_table, number
+from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import fixed, listed
 from parbench.verdicts.controls import TimedPair, timed_pairs
 from parbench.verdicts.groups import Group
@@ -33,7 +33,7 @@ PIPELINE_BOUND = (
 )
 
 
-def in_turns_table(study: StudyResults) -> dict | None:
+def in_turns_table(study: StudyResults) -> TableEntry | None:
     """Return the table of pairs, with the ratio of each restart; None without pairs."""
     notes = Notes(ONCE)
     pairs = list(timed_pairs(study.by_id))

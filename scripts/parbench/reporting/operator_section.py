@@ -6,7 +6,7 @@ from statistics import fmean
 
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import Notes, TableCell, absent, make_table, number
+from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_table, number
 from parbench.runs.metrics import clock
 from parbench.runs.parts import Operators
 from parbench.verdicts.groups import Group
@@ -16,7 +16,7 @@ SELF, TOTAL = "operator_self_seconds:", "operator_total_seconds:"
 UNIT = "ms"
 
 
-def operators_table(study: StudyResults) -> dict | None:
+def operators_table(study: StudyResults) -> TableEntry | None:
     """Return a table, a row per operator, of groups that profiled inference; None if none."""
     training_heads = [(f"Training ({UNIT})", ["Self", "Share"])]
     return _table(
@@ -24,13 +24,15 @@ def operators_table(study: StudyResults) -> dict | None:
     )
 
 
-def training_operators_table(study: StudyResults) -> dict | None:
+def training_operators_table(study: StudyResults) -> TableEntry | None:
     """Return the same table for groups that profiled only training."""
     title = "Operators that take the most time in a training step"
     return _table(study, "training_operators", title, "Training", [])
 
 
-def _table(study: StudyResults, profile: str, title: str, part: str, more: list) -> dict | None:
+def _table(
+    study: StudyResults, profile: str, title: str, part: str, more: list
+) -> TableEntry | None:
     groups = [group for group in study.groups if group.training.profile == profile]
     if not groups:
         return None

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from parbench.exits import run_main
 from parbench.files import read_json, write_atomically
 from parbench.plan import config_files, places
 from parbench.verdicts.terms import NOT_TESTED
+
+if TYPE_CHECKING:
+    from parbench.reporting.report import ReportFile
+    from parbench.reporting.table import TableEntry
+    from parbench.verdicts.claims_json import ClaimEntry, ClaimsFile
 
 STUDIES = Path("docs/studies.md")
 MEASURED = Path("docs/measured.md")
@@ -42,8 +47,9 @@ def with_studies(page: str) -> str:
 def measured(evidence: Path) -> str:
     """Return docs/measured.md, made from the report of all files of evidence in the folder
     ``evidence``, as rules/evidence.smk writes it."""
-    report = read_json(evidence / "report.json")
-    claims = read_json(evidence / "claims.json")["claims"]
+    report: ReportFile = read_json(evidence / "report.json")
+    judged: ClaimsFile = read_json(evidence / "claims.json")
+    claims = judged["claims"]
     lines = [
         "# What was measured",
         "",
@@ -73,7 +79,7 @@ def measured(evidence: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _claims(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _claims(claims: Sequence[ClaimEntry]) -> Iterator[str]:
     """Yield a table of those ``claims`` that were tested, and how many were not."""
     tested = [claim for claim in claims if claim["verdict"] != NOT_TESTED]
     if tested:
@@ -85,7 +91,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from (f"Claims: {counts}.", "")
 
 
-def _in_turns(table: Mapping[str, Any]) -> Iterator[str]:
+def _in_turns(table: TableEntry) -> Iterator[str]:
     """Yield the report's table of pairs with the columns that are SHOWN."""
     heads = [name for head in table["heads"] for name in head["columns"]]
     rows = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TypedDict
 
 from parbench.plan.study_plan import PairGroup
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, absent, make_table, number
+from parbench.reporting.table import TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import (
     count,
     decimals,
@@ -45,7 +46,16 @@ OF_CORES = (
     "NUMA",
 )  # of `steering`: they differ with the cores of a cell
 
-Environments = dict[str, dict]  # for the report, by what each shows
+
+class EnvironmentPanel(TypedDict):
+    """An environment in report.json: its anchor, its name (E1), and pairs of name and value."""
+
+    id: str
+    name: str
+    pairs: list[list[str]]
+
+
+Environments = dict[str, EnvironmentPanel]  # by what each shows
 
 
 # ---------------------------------------------------------------- environments
@@ -88,7 +98,7 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
         ["Driver", ", ".join(drivers)],
         ["Speed", "; ".join(speed)],
         ["Stack", software],
-        ["Image", environment.image],
+        ["Image", environment.image or ""],
         ["Image digest", f"sha256:{digest}" if digest else ""],
         ["Python", environment.python],
         ["Packages", ", ".join(packages)],
@@ -100,7 +110,14 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 # ---------------------------------------------------------------- what is lacking
 
 
-def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | None:
+class UnfinishedEntry(TypedDict):
+    """What an unfinished report lacks, in a sentence, and its failed cells (failed.json)."""
+
+    sentence: str
+    failed: list[dict[str, object]]
+
+
+def unfinished(studies: list[StudyResults], stopped: bool = False) -> UnfinishedEntry | None:
     """Return what an unfinished report (workflow/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet; for evidence, the cells that a file lacks. None
     for a complete report whose run was not ``stopped`` before its end."""
@@ -123,7 +140,7 @@ def unfinished(studies: list[StudyResults], stopped: bool = False) -> dict | Non
     sentences += [f"Partial evidence: {listed(files)} of its study."] if files else []
     if not sentences:
         return None
-    failures = [
+    failures: list[dict[str, object]] = [
         {**failure.stated(), "lines": [log_line(line) for line in failure.lines]}
         for failure in failed.values()
     ]
@@ -139,7 +156,7 @@ def _parts(studies: list[StudyResults]) -> list[Group | PairGroup]:
 # ---------------------------------------------------------------- all cells
 
 
-def cells_table(study: StudyResults, known: Environments) -> dict:
+def cells_table(study: StudyResults, known: Environments) -> TableEntry:
     """Return the table of all cells of a study."""
     columns = [
         "Status",
@@ -172,7 +189,7 @@ def _cell_row(study: StudyResults, run: CellRun, known: Environments) -> list[Ta
     ]
 
 
-def restarts_table(study: StudyResults, known: Environments) -> dict | None:
+def restarts_table(study: StudyResults, known: Environments) -> TableEntry | None:
     """Return the table of all restarts of a study's pairs; None without any."""
     if not study.runs.pairs:
         return None
@@ -237,7 +254,35 @@ def _number_cell(value: float | None, places: int) -> TableCell:
 # ---------------------------------------------------------------- groups and cells
 
 
-def group_panels(studies: list[StudyResults], known: Environments) -> list[dict]:
+class CellPanel(TypedDict):
+    """Everything about one cell, formatted."""
+
+    id: str
+    anchor: str
+    seed: str
+    status: str
+    tone: str
+    command: str
+    numbers: list[list[str]]
+    facts: list[list[str]]
+    environment: str
+    folder: str
+    log: list[str]
+
+
+class GroupPanel(TypedDict):
+    """The details of a group: its settings and cells."""
+
+    id: str | None
+    study: str
+    title: str
+    status: str
+    group: str
+    settings: list[list[str]]
+    cells: list[CellPanel]
+
+
+def group_panels(studies: list[StudyResults], known: Environments) -> list[GroupPanel]:
     """Return the details behind every number: its group's settings and cells."""
     return [
         {
@@ -270,7 +315,7 @@ def _settings(group: Group) -> list[list[str]]:
     ]
 
 
-def _cell_panel(study: StudyResults, cell: str, known: Environments) -> dict:
+def _cell_panel(study: StudyResults, cell: str, known: Environments) -> CellPanel:
     """Return everything about one cell, formatted."""
     run = study.runs.alone[cell]
     status, reason = status_text(run.status), run.reason

@@ -10,6 +10,7 @@ from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import (
     Notes,
     TableCell,
+    TableEntry,
     absent,
     make_table,
     number,
@@ -141,7 +142,7 @@ def columns_of(study: StudyResults, groups: list[Group], metric: str) -> list[st
 # ---------------------------------------------------------------- tables of a study
 
 
-def paper_table(study: StudyResults, index: int, table: Table) -> dict:
+def paper_table(study: StudyResults, index: int, table: Table) -> TableEntry:
     """Return one of the paper's tables, in its own layout."""
     units = {metric: study.unit(metric) for metric in table.metrics} | (table.units or {})
     title_caption_groups = table.title, table.caption or "", study.table_groups(table)
@@ -150,7 +151,7 @@ def paper_table(study: StudyResults, index: int, table: Table) -> dict:
     )
 
 
-def time_to_accuracy(study: StudyResults) -> dict | None:
+def time_to_accuracy(study: StudyResults) -> TableEntry | None:
     """Return the table of training times to the published accuracy; None without any."""
     metric = TO_PUBLISHED.name
     groups = [group for group in study.groups if group.cell_runs and study.row(group, metric)]
@@ -171,7 +172,7 @@ def _metrics_table(
     caption: str,
     groups: list[Group],
     units: dict[str, str],
-) -> dict:
+) -> TableEntry:
     """Return a table, a row per group; each metric in its unit, published beside reproduced."""
     notes, rows = Notes(ONCE), []
     metrics_apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]

@@ -7,10 +7,10 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
+from parbench.reporting.drawing import COLOURS, FigureEntry, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, absent, make_table, number
+from parbench.reporting.table import TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.runs.parts import Phases
 from parbench.runs.records import CellRun
@@ -42,7 +42,7 @@ ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardwar
 Shares = dict[str, float]  # seconds per epoch, by phase
 
 
-def phases_table(study: StudyResults) -> dict | None:
+def phases_table(study: StudyResults) -> TableEntry | None:
     """Return a table: per group the mean over ranks and, if several, each rank; None if empty."""
     groups = instrumented(study)
     if not groups:
@@ -78,7 +78,7 @@ def phases_table(study: StudyResults) -> dict | None:
     )
 
 
-def phases_figure(study: StudyResults) -> dict | None:
+def phases_figure(study: StudyResults) -> FigureEntry | None:
     """Return a figure, a bar per group: seconds per epoch, by phase; None if there are none."""
     groups_by_model: dict[str, list[Group]] = {}
     for group in instrumented(study):

@@ -9,14 +9,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypedDict
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import write_json
 from parbench.reporting import certificates, claim_tables, in_turns, panels, sections
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study_results import StudyResults
+from parbench.reporting.table import TableEntry
 from parbench.reporting.text import listed
 from parbench.verdicts import claims_json
+from parbench.verdicts.claims_json import ClaimsFile
+
+
+class ReportFile(TypedDict):
+    """The content of report.json: all that the report shows, formatted.
+
+    ``timestamp``: seconds since 1970.
+    """
+
+    title: str
+    timestamp: int
+    summary: sections.SummaryEntry
+    claims: claim_tables.ClaimsSection | None
+    turns: str
+    studies: list[sections.StudySection]
+    groups: list[panels.GroupPanel]
+    machines: TableEntry | None
+    equivalence: certificates.CertificatesSection | None
+    environments: list[panels.EnvironmentPanel]
+    unfinished: panels.UnfinishedEntry | None
+    evidence: sections.EvidenceEntry | None
+
+
+class Collected(ReportFile):
+    """The content of report.json, and that of claims.json as ``judged``."""
+
+    judged: ClaimsFile
 
 
 def collect(
@@ -27,9 +56,8 @@ def collect(
     claimed: Sequence[Path] = (),
     published: list[Path] | None = None,
     unfinished: bool = False,
-) -> dict:
-    """Return all that the report shows, formatted, as JSON, and results/claims.json as ``judged``;
-    ParbenchError for missing input.
+) -> Collected:
+    """Return all that the report shows, formatted; ParbenchError for missing input.
 
     ``tables`` are in the order of ``plans``. Plans of evidence bring their own cells and
     certificates. Claims need ``claimed`` (YAML files) and ``published`` (CSV files).
@@ -82,5 +110,5 @@ def write(
 ) -> None:
     """Write ``collect`` of the same arguments to ``out``, and its claims.json beside it."""
     data = collect(plans, tables, cells, certified, claimed, published, unfinished)
-    write_json(out.with_name("claims.json"), data.pop("judged"))
-    write_json(out, data)
+    write_json(out.with_name("claims.json"), data["judged"])
+    write_json(out, {key: value for key, value in data.items() if key != "judged"})

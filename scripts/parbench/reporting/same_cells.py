@@ -6,7 +6,14 @@ import itertools
 from collections.abc import Iterator
 
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
+from parbench.reporting.table import (
+    TableCell,
+    TableEntry,
+    absent,
+    interval_cell,
+    make_table,
+    number,
+)
 from parbench.reporting.text import fixed
 from parbench.runs.metrics import METRICS
 from parbench.verdicts.groups import Group, compared, machines_of
@@ -23,7 +30,7 @@ CAPTION = (
 )
 
 
-def same_cells(studies: list[StudyResults]) -> dict | None:
+def same_cells(studies: list[StudyResults]) -> TableEntry | None:
     """Return the table of equal cells that two machines ran; None if there are none."""
     pairs = [
         (a, b)

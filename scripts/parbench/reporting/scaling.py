@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.reporting.drawing import COLOURS, INK, WIDTH, Panel, figure_json
+from parbench.reporting.drawing import COLOURS, INK, WIDTH, FigureEntry, Panel, figure_json
 from parbench.reporting.lines import Line, Point, by_doubling, draw_line
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import cut
@@ -137,7 +137,7 @@ def _apart(group: Group) -> list[object]:
 Lines = dict[str, list[Scaled]]  # by label
 
 
-def scaling_figure(study: StudyResults) -> dict | None:
+def scaling_figure(study: StudyResults) -> FigureEntry | None:
     """Return the figure of gain and serial fraction by number of devices, or None."""
     kinds_by_model: dict[str, dict[str, Lines]] = {}
     for scaled in several(study.own, study.by_id):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypedDict
 
+from parbench.reporting.drawing import FigureEntry
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.lines import SPREAD
@@ -18,7 +19,7 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.phase_section import phases_table
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, make_table, whole
+from parbench.reporting.table import TableCell, TableEntry, make_table, whole
 from parbench.reporting.text import (
     ABSENT,
     anchor,
@@ -43,7 +44,44 @@ LACKS = {
 }
 
 
-def summary(studies: list[StudyResults]) -> dict:
+class SummaryEntry(TypedDict):
+    """The report's first page."""
+
+    sentence: str
+    facts: list[list[str]]
+    table: TableEntry
+
+
+class CitationEntry(TypedDict):
+    """A study's source."""
+
+    text: str
+    url: str | None
+
+
+class StudySection(TypedDict):
+    """The report's section on a study."""
+
+    id: str
+    name: str
+    title: str
+    description: str
+    citation: CitationEntry | None
+    facts: list[list[str]]
+    differences: list[str]
+    tables: list[TableEntry]
+    figures: list[FigureEntry]
+    cells: TableEntry
+    restarts: TableEntry | None
+
+
+class EvidenceEntry(TypedDict):
+    """The report's sentence on evidence."""
+
+    sentence: str
+
+
+def summary(studies: list[StudyResults]) -> SummaryEntry:
     """Return the first page: comparable numbers; machines, stacks, dates; a row per study."""
     states = Counter(group.short_status for study in studies for group in study.groups)
     return {
@@ -53,7 +91,7 @@ def summary(studies: list[StudyResults]) -> dict:
     }
 
 
-def study_section(study: StudyResults, known: Environments) -> dict:
+def study_section(study: StudyResults, known: Environments) -> StudySection:
     """Return the report's section on a study; ``known``: the report's environments."""
     about = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
@@ -93,7 +131,7 @@ def study_section(study: StudyResults, known: Environments) -> dict:
     }
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
+def _settings(settings: Mapping[str, object]) -> str:
     """Return one line that merges variants with equal settings, without ``profile``."""
     variants_by_setting: dict[str, list[str]] = {}
     for name, value in settings_pairs(settings):
@@ -158,7 +196,7 @@ def _headline(studies: list[StudyResults], states: Counter) -> str:
     return f"{text} Of the others, {rest}." if rest else text
 
 
-def _study_table(studies: list[StudyResults]) -> dict:
+def _study_table(studies: list[StudyResults]) -> TableEntry:
     counts = [counted_verdicts(study) for study in studies]
     totals = sum(counts, Counter())
     names = [name for name in VERDICTS if totals[name]]
@@ -183,7 +221,7 @@ def _study_table(studies: list[StudyResults]) -> dict:
 # ---------------------------------------------------------------- evidence
 
 
-def evidence(studies: list[StudyResults]) -> dict | None:
+def evidence(studies: list[StudyResults]) -> EvidenceEntry | None:
     """Return the first page's sentence on evidence; None without evidence."""
     kept = [study for study in studies if study.evidence is not None]
     if not kept:

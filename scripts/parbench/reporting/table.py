@@ -4,12 +4,52 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NotRequired, TypedDict
 
 from parbench.reporting.text import ABSENT, anchor, fixed
 from parbench.verdicts.rows import Row
 from parbench.verdicts.sequential import Series
+
+
+class CellEntry(TypedDict):
+    """A TableCell in report.json, without empty fields."""
+
+    text: str
+    sort: NotRequired[float]
+    link: NotRequired[str]
+    tone: NotRequired[str]
+    span: NotRequired[int]
+    spoken: NotRequired[str]
+    verdict: NotRequired[str]
+    marks: NotRequired[Sequence[str]]
+
+
+class HeadEntry(TypedDict):
+    """A heading over several columns or "", and its columns."""
+
+    title: str
+    columns: list[str]
+
+
+class NoteEntry(TypedDict):
+    """A note under a table, and its letter."""
+
+    mark: str
+    text: str
+
+
+class TableEntry(TypedDict):
+    """A table in report.json."""
+
+    id: str
+    title: str
+    caption: str
+    context: str
+    heads: list[HeadEntry]
+    rows: list[list[CellEntry]]
+    notes: list[NoteEntry]
+    empty: str
 
 
 @dataclass(frozen=True)
@@ -34,17 +74,29 @@ class TableCell:
         """Return a copy with these marks."""
         return replace(self, marks=marks)
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> CellEntry:
         """Return the cell for report.json, without empty fields."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if isinstance(self.sort, float):
-            values["sort"] = float(f"{self.sort:.6g}")  # enough to sort by
-        return {key: value for key, value in values.items() if value not in (None, (), [])}
+        entry = CellEntry(text=self.text)
+        if self.sort is not None:  # six digits are enough to sort by
+            entry["sort"] = float(f"{self.sort:.6g}") if isinstance(self.sort, float) else self.sort
+        if self.link is not None:
+            entry["link"] = self.link
+        if self.tone is not None:
+            entry["tone"] = self.tone
+        if self.span is not None:
+            entry["span"] = self.span
+        if self.spoken is not None:
+            entry["spoken"] = self.spoken
+        if self.verdict is not None:
+            entry["verdict"] = self.verdict
+        if self.marks:
+            entry["marks"] = self.marks
+        return entry
 
 
-def absent(spoken: str, **more: Any) -> TableCell:
+def absent(spoken: str, verdict: str | None = None, marks: Sequence[str] = ()) -> TableCell:
     """Return a dash with the words that a screen reader reads for it."""
-    return TableCell(ABSENT, spoken=spoken, **more)
+    return TableCell(ABSENT, spoken=spoken, verdict=verdict, marks=marks)
 
 
 def number(value: float, text: str) -> TableCell:
@@ -85,7 +137,7 @@ class Notes:
         """Add a row's reasons; return their letters."""
         return self.mark(*(text for text in reason.split("; ") if not text.startswith(self.once)))
 
-    def json(self) -> list[dict]:
+    def json(self) -> list[NoteEntry]:
         """Return letter and text of every note."""
         return [{"mark": _letters(i), "text": text} for i, text in enumerate(self.texts)]
 
@@ -109,7 +161,7 @@ def make_table(
     context: str = "",
     notes: Notes | None = None,
     empty: str = "No rows.",
-) -> dict:
+) -> TableEntry:
     """Return a table for report.json.
 
     The first head holds the keys, repeated in every part if a page is too narrow for all.

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from parbench import strategies
 from parbench.plan.study_plan import Work
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, make_table
+from parbench.reporting.table import TableCell, TableEntry, make_table
 from parbench.reporting.text import mapping_text
 from parbench.verdicts.groups import Group
 
 COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "Mode"]
 
 
-def work_table(study: StudyResults) -> dict:
+def work_table(study: StudyResults) -> TableEntry:
     """Return a table with a row per set of a model's groups that compute the same, run or not."""
     unknown = [name for name in strategies.names() if strategies.load(name).PAIRS_ONLY]
     programs = [group for group in study.own if group.strategy in unknown]

@@ -7,9 +7,9 @@ read it; the report's pages are made from the same records.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from xml.etree import ElementTree
 
 from parbench import by_schema
@@ -23,17 +23,80 @@ from parbench.verdicts.sequential import Series
 from parbench.words import nearest
 
 SCHEMA_VERSION = 2
-Json = dict[str, Any]  # an object of claims.json
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
 OPEN = (None, math.inf)  # what ends an open range
 
 
-def record(judged: Collection[Judged]) -> Json:
+class SeriesEntry(TypedDict):
+    """The ratios or differences of a comparison: each by its seed or restart, and their mean."""
+
+    of: str
+    values: dict[str, float]
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class ComparisonEntry(TypedDict):
+    """A comparison of cells: what was published, what was measured, and the answers."""
+
+    groups: list[list[str]]
+    cells: list[str]
+    spread: list[str]
+    direction: str
+    size: str | None
+    published: str | list[float | None] | None
+    measured: SeriesEntry | str | None
+    bound: float | None
+    reasons: list[str]
+
+
+class PartEntry(TypedDict):
+    """A part of a claim: its test, with selections of cells as they are stated, and its answers."""
+
+    metric: str
+    numerator: Mapping[str, object] | None
+    denominator: Mapping[str, object] | None
+    about: Mapping[str, object] | None
+    contrast: Sequence[Mapping[str, object]] | None
+    op: str
+    direction: str
+    size: str | None
+    impossible: bool
+    lacks: list[str]
+    comparisons: list[ComparisonEntry]
+
+
+class ClaimEntry(TypedDict):
+    """A claim with its verdict by one study."""
+
+    name: str
+    source: str
+    study: str
+    claim: str
+    verdict: str
+    sentence: str
+    told: str
+    reason: str
+    weakness: str
+    grade: str
+    machines: list[str]
+    parts: list[PartEntry]
+
+
+class ClaimsFile(TypedDict):
+    """The content of results/claims.json."""
+
+    schema_version: int
+    claims: list[ClaimEntry]
+
+
+def record(judged: Collection[Judged]) -> ClaimsFile:
     """Return the content of results/claims.json for ``judged``."""
     return {"schema_version": SCHEMA_VERSION, "claims": list(map(_claim, judged))}
 
 
-def _claim(judged: Judged) -> Json:
+def _claim(judged: Judged) -> ClaimEntry:
     return {
         "name": judged.name,
         "source": judged.claim.study,
@@ -50,14 +113,15 @@ def _claim(judged: Judged) -> Json:
     }
 
 
-def part(judged: JudgedPart) -> Json:
+def part(judged: JudgedPart) -> PartEntry:
     """Return a part of a claim with its answers and comparisons."""
     test = judged.test
-    sides = {"numerator": test.numerator, "denominator": test.denominator, "about": test.about}
     return {
         "metric": test.metric,
-        **{key: side and side.stated() for key, side in sides.items()},
-        "contrast": test.contrast and [cells.stated() for cells in test.contrast],
+        "numerator": test.numerator and test.numerator.stated(),
+        "denominator": test.denominator and test.denominator.stated(),
+        "about": test.about and test.about.stated(),
+        "contrast": [cells.stated() for cells in test.contrast] if test.contrast else None,
         "op": test.op,
         "direction": judged.direction,
         "size": judged.size or None,
@@ -67,9 +131,9 @@ def part(judged: JudgedPart) -> Json:
     }
 
 
-def _comparison(each: Comparison) -> Json:
-    measured: object = each.measured and _series(each.measured)
-    published: object = _ends(each.published)
+def _comparison(each: Comparison) -> ComparisonEntry:
+    measured: SeriesEntry | str | None = each.measured and _series(each.measured)
+    published: str | list[float | None] = _ends(each.published)
     if each.largest is not None:
         measured, published = each.largest.measured, each.largest.published or published
     groups = [[ratio.over.id, ratio.under.id] for ratio in each.ratios]
@@ -91,7 +155,7 @@ def _ends(published: tuple[float, ...]) -> list[float | None]:
     return [None if math.isinf(end) else end for end in published]
 
 
-def _series(measured: Series) -> Json:
+def _series(measured: Series) -> SeriesEntry:
     return {
         "of": measured.of,
         "values": dict(zip(map(str, measured.values), measured.points, strict=True)),
@@ -101,7 +165,7 @@ def _series(measured: Series) -> Json:
     }
 
 
-def junit(made: Json) -> str:
+def junit(made: ClaimsFile) -> str:
     """Return ``made``, the content of results/claims.json, as JUnit XML: what holds has passed,
     what does not hold or is impossible has failed, and all else is skipped with its reason."""
     claims = made["claims"]
@@ -127,7 +191,7 @@ def junit(made: Json) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def shown(claim: Json) -> list[str]:
+def shown(claim: ClaimEntry) -> list[str]:
     """Return a claim of results/claims.json as lines of text that fit on one screen."""
     weakness = claim["weakness"]
     weak = "" if weakness == NOT_DECIDED else f", not firm ({weakness})"
@@ -146,18 +210,18 @@ def shown(claim: Json) -> list[str]:
     return lines
 
 
-def heading(made: Json) -> str:
+def heading(made: PartEntry) -> str:
     """Return what a part is about: its metric, and the cells that it names."""
     sides = (made["about"], made["numerator"], made["denominator"])
     about, over, under = (in_words(side or {}) for side in sides)
-    sides = f"{over} over {under}" if over else ""
+    ratio = f"{over} over {under}" if over else ""
     contrast = " against ".join(map(in_words, made["contrast"] or ()))
-    return "; ".join(filter(None, (made["metric"], about, sides, contrast)))
+    return "; ".join(filter(None, (made["metric"], about, ratio, contrast)))
 
 
-def _numbers(each: Json) -> str:
+def _numbers(each: ComparisonEntry) -> str:
     groups = ", over ".join(" over ".join(pair) for pair in each["groups"]) or "no cells"
-    measured: Json | str | None = each["measured"]
+    measured = each["measured"]
     published = each["published"]
     text = f"{groups}: "
     if isinstance(measured, dict):
@@ -183,22 +247,22 @@ def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> st
     return f"{shown} or more" if ends[-1] in OPEN else shown
 
 
-def _because(each: Json) -> str:
+def _because(each: ComparisonEntry) -> str:
     return f"; {each['reasons'][-1]}" if each["reasons"] else ""
 
 
-def read(path: Path) -> Json:
+def read(path: Path) -> ClaimsFile:
     """Read results/claims.json. Raises ParbenchError."""
     if not path.exists():
         other = Path("results/unfinished/claims.json")
         hint = f"; --data {other} reads the run that stopped" if other.exists() else ""
         raise ParbenchError(f"{path}: no such file; parbench report writes it{hint}")
-    made = read_record(path, "claims")
+    made: ClaimsFile = read_record(path, "claims")
     by_schema.check(made, "judged", str(path), "parbench report writes it anew")
     return made
 
 
-def find(made: Json, name: str, path: Path) -> list[Json]:
+def find(made: ClaimsFile, name: str, path: Path) -> list[ClaimEntry]:
     """Return the claims named ``name``, one per study, of ``made``, which ``path`` holds. Raises
     ParbenchError if there is none."""
     if found := [claim for claim in made["claims"] if claim["name"] == name]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from parbench import probe
 from parbench.files import read_record
@@ -12,6 +12,9 @@ from parbench.terminal import aligned, print_text
 from parbench.verdicts import terms
 from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.rows import Row, read_rows
+
+if TYPE_CHECKING:
+    from parbench.reporting.report import ReportFile
 
 REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "reading, verdict"]
@@ -131,9 +134,13 @@ def _gravest(rows: Mapping[str, Row]) -> str:
 def show() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
     source = Path("results/report.json")
-    report: dict[str, Any] = {"studies": [], "claims": None, "turns": ""}
     if source.exists():
-        report = read_record(source, "studies", "claims", "turns")
+        _show_results(read_record(source, "studies", "claims", "turns"))
+    for path in filter(Path.exists, REPORTS):
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+
+
+def _show_results(report: ReportFile) -> None:
     for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():
@@ -142,5 +149,3 @@ def show() -> None:
         print_text("\n".join([claims["sentence"], *aligned(claims["terminal"]), ""]))
     if turns := report["turns"]:
         print_text(f"{turns}\n")
-    for path in filter(Path.exists, REPORTS):
-        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
