@@ -311,10 +311,10 @@ def test_what_changed_is_named(trained):
     assert trained.state() == (
         "stale",
         [
-            "parbench.files is new since it was trained",
-            "parbench.gone is no longer used since it was trained",
+            "it also uses parbench.files now",
+            "it no longer uses parbench.gone",
             "parbench.training.train changed since it was trained",
-            "the dataset digits changed (000000000000 to 111111111111)",
+            "the dataset digits changed from 000000000000 to 111111111111",
         ],
     )
 
@@ -331,19 +331,19 @@ def test_the_state_of_a_pair_rests_on_all_sides(base, monkeypatch, tmp_path, cap
     code = dict(pair.environment["code"])
     del code["parbench.strategies.eager"]
     pair.leave(code=code)
-    gone = "parbench.strategies.eager is new since it was trained"
+    gone = "it also uses parbench.strategies.eager now"
     assert pair.state() == ("stale", [gone])
     changed = {"laharsh-cpu": {"settings": {"learning_rate": 0.004}}}
     plan = planned(base, studies=["laharsh-cpu"], override=changed)
     state.show_why(state.find("cnn.pair.ddp-cpu2.eager-cpu1.r0", plan), plan)
-    assert "side 2.training.learning_rate: 0.001 became 0.004" in capsys.readouterr().out
+    assert "side 2.training.learning_rate changed from 0.001 to 0.004" in capsys.readouterr().out
 
 
 def test_results_of_before_the_modules_got_new_names_say_so_once(trained):
     trained.leave(code={"train.py": "0" * 64, "strategies/eager.py": "1" * 64})
     word, (reason,) = trained.state()
     assert word == "stale"
-    assert "before its modules got new names: every cell is trained again once" in reason
+    assert "whose modules have other names; every such cell is trained again once" in reason
 
 
 def test_a_run_says_what_it_will_train_and_how_long(trained):

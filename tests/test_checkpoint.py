@@ -172,7 +172,7 @@ def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, 
     assert not here(often(), digits, folder, Until(state, 6))
     (state / "stop").unlink()
     assert here(often(learning_rate=0.001), digits, folder)
-    assert "training.learning_rate: 0.003 became 0.001" in capsys.readouterr().out
+    assert "training.learning_rate changed from 0.003 to 0.001" in capsys.readouterr().out
     assert as_json.read(folder / "metrics.json")["resumed_from"] is None
 
 

@@ -294,7 +294,7 @@ def test_what_makes_a_cell_run_again(cause, printed, request, tmp_path, python, 
         if is_local or apply is entry:  # whether the bytes are others shows when they are made
             work.snakemake("results/data/mine/digest.json")
             _, said, taken, resumes = ask(work)
-            assert "the dataset mine changed (" in said
+            assert "the dataset mine changed from " in said
         assert not taken
         # A rank refuses such weights before it looks for a checkpoint.
         assert not resumes or apply is other_weights

@@ -215,7 +215,7 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
 
     (cells / trainer / saved_weights.DIGEST).write_text('{"sha256": "0"}')
     said = work.parbench("why", *of_study, who).stdout
-    assert f"the weights of {trainer}, from which it starts, changed" in said
+    assert f"the weights of {trainer}, which it starts from, changed" in said
     (cells / trainer / saved_weights.DIGEST).unlink()
     assert "its weights, but they were not kept" in work.parbench("why", *of_study, trainer).stdout
     work.run("-m", "snakemake", "--quiet", "all", "--cores", "2", *mine, "--", *files)

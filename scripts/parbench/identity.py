@@ -244,7 +244,7 @@ def _changed_settings(then: Cell | Pair, now: Cell | Pair) -> Iterator[str]:
     if then.sides == sides and pairs[:1] == pairs[1:]:  # a shortcut: thousands of cells are equal
         return
     if then.seed != now.seed:
-        yield f"seed: {then.seed} became {now.seed}"
+        yield f"seed changed from {then.seed} to {now.seed}"
     yield from differences(settings_of(then.json()), settings_of(now.json()))
 
 
@@ -254,7 +254,7 @@ def differences(then: object, now: object, key: str = "") -> Iterator[str]:
         for part in sorted({*then, *now}):
             yield from differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
     elif _listed(then) != _listed(now):
-        yield f"{key}: {then} became {now}"
+        yield f"{key} changed from {then} to {now}"
 
 
 def _listed(value: object) -> object:
@@ -264,33 +264,37 @@ def _listed(value: object) -> object:
 def _changed_code(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     if any(name.endswith(".py") for name in then):  # old digests were of files
         yield (
-            "it was trained by parbench before its modules got new names: every cell is trained "
-            "again once"
+            "it was trained by an older version of parbench, whose modules have other names; every "
+            "such cell is trained again once"
         )
         return
     for module in sorted({*then, *now}):
         old, new = then.get(module), now.get(module)
         if old != new:
-            change = "is new" if old is None else "is no longer used" if new is None else "changed"
-            yield f"{module} {change} since it was trained"
+            if old is None:
+                yield f"it also uses {module} now"
+            elif new is None:
+                yield f"it no longer uses {module}"
+            else:
+                yield f"{module} changed since it was trained"
 
 
 def _changed_software(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for name in dict.fromkeys((*then, *now)):
         old, new = then.get(name, "none"), now.get(name, "none")
         if old != new:
-            yield f"{name} changed ({old} to {new})"
+            yield f"{name} changed from {old} to {new}"
 
 
 def _changed_data(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
     for name, new in now.items():
         old = then.get(name)
         if old is not None and new is not None and old != new:
-            yield f"the dataset {name} changed ({old[:12]} to {new[:12]})"
+            yield f"the dataset {name} changed from {old[:12]} to {new[:12]}"
 
 
 def changed_weights(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[str]:
     """Yield a phrase for each entry of an Identity's ``weights`` that was known and changed."""
     for name, new in now.items():
         if None not in (then.get(name), new) and then[name] != new:
-            yield f"the weights of {name}, from which it starts, changed"
+            yield f"the weights of {name}, which it starts from, changed"

@@ -170,7 +170,7 @@ def find(name: str, plan: Plan) -> str:
         return name
     matches = [cell for cell in plan.cells if name in cell]
     if name in {path.parent.name for path in (places.RESULTS / "cells").glob("*/metrics.json")}:
-        # Its settings were changed since, which made another cell of it.
+        # Its settings changed since, so that it is another cell.
         matches = [cell for cell in plan.cells if _name(cell) == _name(name)]
     if len(matches) == 1:
         return matches[0]
@@ -209,21 +209,25 @@ def show_why(cell_id: str, plan: Plan) -> None:
     print(f"{cell_id}: {word}")
     if word == "done":
         print(
-            "It would not run: its settings, code, software, data and first weights are the same."
+            "It would not run again: its settings, code, software, data and initial weights are "
+            "unchanged."
         )
     elif word == "not run":
-        print(f"It is not run here: {reasons[0]}. It runs automatically on a machine that has it.")
+        print(
+            f"It is not run here: {reasons[0]}. On a machine that has what it needs, it runs "
+            "automatically."
+        )
     elif word == "unreadable":
         print(f"Its state cannot be determined: {reasons[0]}")
         return
     else:
-        print("It would run because")
+        print("It would run because:")
         for reason in reasons:
             print(f"  - {reason}")
     if word == "missing":
         _show_changed(cell_id, plan)
     if result := metrics(cell_id):
-        print(f"It was run {result.started} to {result.finished}, status {result.status}:")
+        print(f"It ran from {result.started} to {result.finished}, with status {result.status}:")
         print(f"  {folder(cell_id) / 'metrics.json'}")
 
 
@@ -234,6 +238,6 @@ def _show_changed(cell_id: str, plan: Plan) -> None:
         with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it belongs to another cell
             # Not read as a record, which would add settings that the file does not have.
             then = identity.settings_of(read_json(path)["cell"])
-            print(f"{path.parent.name} is finished; since then:")
+            print(f"{path.parent.name} is done. Its settings differ:")
             changes = identity.differences(then, now)
             print(*(f"  - {change}" for change in changes), sep="\n")
