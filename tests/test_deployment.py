@@ -63,7 +63,10 @@ def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
     said = capsys.readouterr().out
     assert said == f"parbench: cells run in Apptainer images, stack current: {reason}\n"
     assert run() == "apptainer"
-    assert "results/deployment.json keeps that; delete it to look again" in capsys.readouterr().out
+    assert (
+        "this is kept in results/deployment.json; delete that file to choose again"
+        in capsys.readouterr().out
+    )
     has(ABSENT)  # no fallback
     with pytest.raises(ParbenchError, match=r"^this folder's cells run in images \(results/deploy"):
         run()

@@ -149,7 +149,7 @@ def test_changed_code_starts_afresh(launched, work):
     work.edit(file, "yield batch[:2], 0.0", "yield batch[:2], 0 * 1.0")
     assert end(it, it.start()) == 0
     log = it.log.read_text()
-    assert "checkpoint: starts afresh, not from " in log
+    assert "checkpoint: starts from the beginning, not from " in log
     assert "parbench.training.run changed since it was trained" in log
     metrics = as_json.read(it.out)
     assert (metrics["status"], metrics["resumed_from"]) == ("ok", None)

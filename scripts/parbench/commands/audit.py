@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '"Model=model, GPUs=devices, img/s=samples_per_second"',
     )
     parser.add_argument(
-        "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
+        "--given", help='what the table does not say, such as "hardware=V100, strategy=ddp"'
     )
     parser.add_argument("--classes", type=int, help="number of classes (default: 10)")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Measure the overhead of parbench itself, alone or in comparison with another checkout.
 
     parbench bench loop start           # only these benchmarks
-    parbench bench --against ../old     # this checkout and another one, in turns
+    parbench bench --against ../old     # this checkout and another one, alternately
 
 docs/bench.md says what each row means.
 """
@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs",
         type=int,
-        help="how often the sides take turns, A B B A (10); for `pairs`, restarts (4)",
+        help="how many times to run A B B A (10); for `pairs`, the restarts (4)",
     )
-    parser.add_argument("--against", type=user_path, help="another checkout, which takes its turns")
+    parser.add_argument("--against", type=user_path, help="another checkout to compare with")
     parser.add_argument(
         "--out", type=user_path, default=Path("results/bench.json"), help="default: %(default)s"
     )

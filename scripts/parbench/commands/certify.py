@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     selection.add_argument(
         "--model", action="append", choices=models.names(), help="default: all; repeatable"
     )
-    selection.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
+    selection.add_argument(
+        "--plan", type=Path, nargs="+", help="certify what these studies' plans use"
+    )
     parser.add_argument("--place", default="host", help="label of the image it runs in")
     parser.add_argument("--out", type=Path, help="certificate to write")
 

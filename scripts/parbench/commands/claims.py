@@ -1,7 +1,7 @@
 """Show what the last report says about claims, from results/claims.json.
 
 parbench claims list          # a line for each
-parbench claims show <claim>  # its parts and comparisons, what they rest on and lack
+parbench claims show <claim>  # its parts, comparisons and cells, and what is missing
 parbench claims junit         # as JUnit XML, for a CI service
 """
 

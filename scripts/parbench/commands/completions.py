@@ -1,4 +1,4 @@
-"""Print a script that makes a shell complete parbench's commands and options.
+"""Print a script for bash or zsh that completes parbench's commands and options.
 
 source <(parbench completions bash)    # in ~/.bashrc
 source <(parbench completions zsh)     # in ~/.zshrc

@@ -15,9 +15,11 @@ from parbench.files import user_path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration of the run, and what the crate says about it."""
     parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="those of the report"
+        "--configfile", type=user_path, nargs="+", default=[], help="as given for the report"
     )
-    parser.add_argument("--config", nargs="+", default=[], help="key=value, those of the report")
+    parser.add_argument(
+        "--config", nargs="+", default=[], help="KEY=VALUE, as given for the report"
+    )
     parser.add_argument(
         "--out", type=user_path, default=Path("crate"), help="a folder, or <name>.zip"
     )

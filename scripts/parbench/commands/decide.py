@@ -3,10 +3,10 @@
     parbench decide --minutes 60
     parbench decide --check        # in CI: status 1 if a claim is refuted, impossible or undecided
 
-It measures what is not done. Then it adds restarts and seeds that can decide comparisons of times,
-claims, and numbers with published values in the time left, the quickest first.
-results/restarts.json keeps how many each has, and the next `parbench report` shows the results. The
-verdicts are valid although they are looked at after each restart: docs/verdicts.md.
+First it measures what is missing. Then it adds restarts and seeds to what these can decide in the
+time left, the quickest first: comparisons of times, claims, and numbers with published values.
+results/restarts.json records how many each has; the next `parbench report` shows the results. The
+verdicts are valid although they are looked at after each restart (docs/verdicts.md).
 """
 
 import argparse
@@ -19,12 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the time limit and the configuration."""
     parser.set_defaults(snakemake=())
     parser.allow_abbrev = False  # Snakemake has options of its own that begin alike
-    parser.add_argument("--minutes", type=duration, default=60, help="at most (default: 60)")
+    parser.add_argument("--minutes", type=duration, default=60, help="time limit (default: 60)")
     parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
+        "--configfile", type=user_path, nargs="+", default=[], help="overrides config.yaml"
     )
     parser.add_argument(
-        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="laid over both"
+        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="overrides both"
     )
     parser.add_argument(
         "--report",

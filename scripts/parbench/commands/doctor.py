@@ -1,4 +1,4 @@
-"""Check what this machine can run, what each missing thing costs, and the command that fixes it.
+"""Show what this machine can run, what is missing, what that costs, and how to fix it.
 
     parbench doctor            # exits with 1 if the quickstart cannot run
     parbench doctor --slurm    # what cells ask Slurm for, for each hardware of config.yaml

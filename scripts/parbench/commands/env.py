@@ -16,10 +16,10 @@ ANYWHERE = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    ensure = actions.add_parser("ensure", help="set up, print the folder")
-    ensure.add_argument("packages", nargs="*", metavar="PACKAGES", help="optional ones to add")
+    ensure = actions.add_parser("ensure", help="set up the environment and print its folder")
+    ensure.add_argument("packages", nargs="*", metavar="PACKAGES", help="optional packages to add")
     ensure.add_argument("--all", action="store_true", help="add all optional packages")
-    enter = actions.add_parser("exec", help="set up, run a program")
+    enter = actions.add_parser("exec", help="set up the environment and run a program in it")
     enter.add_argument("--add", action="append", default=[], help="optional packages to add")
     enter.add_argument("program", nargs="+", help="-- program and its arguments")
     for action in (ensure, enter):

@@ -14,18 +14,20 @@ from parbench.files import user_path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    write = actions.add_parser("write", help="finished studies -> reports/evidence/")
+    write = actions.add_parser("write", help="write finished studies to reports/evidence/")
     write.add_argument(
         "study", nargs="*", help="name of a study (default: those of the last report)"
     )
-    write.add_argument("--partial", action="store_true", help="also write studies that lack cells")
-    unpack = actions.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
+    write.add_argument(
+        "--partial", action="store_true", help="also write studies with missing cells"
+    )
+    unpack = actions.add_parser("unpack", help="unpack a file into plan, cells and certificates")
     unpack.add_argument("file", type=user_path)
     unpack.add_argument(
         "--folder",
         type=user_path,
         required=True,
-        help="folder in which to make one named as the file",
+        help="where to make a folder with the file's name",
     )
 
 

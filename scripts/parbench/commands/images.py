@@ -1,10 +1,10 @@
-"""Build the images with the cells' software, once for all checkouts; list them, or run in one.
+"""Build or list the images that hold the cells' software, or run a program in one.
 
     parbench images build                  # all images of the stack that do not exist yet
     parbench images list                   # the images, and whether they exist
     parbench images run report -- python3  # run a program in an image, which can import parbench
 
-See docs/images.md.
+Images are built once for all checkouts (docs/images.md).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Show what the configured studies ask for on this machine, and what decides it.
+"""Show what the configured studies would run on this machine, and why.
 
 It prints which file names the studies, where cells run and why, the restarts and seeds that
 `parbench decide` added, and for each study the number of cells in each state, with the reasons why

@@ -1,4 +1,4 @@
-"""Run the studies of config.yaml, decide what is open, and write reports/final.html and final.pdf.
+"""Run the studies of config.yaml and write the report, reports/final.html and final.pdf.
 
     parbench report                                 # train what is not done
     parbench report --minutes 9                     # stop then; reports/unfinished.html

@@ -1,4 +1,4 @@
-"""Measure the cells of config.yaml's studies, and certify them, without tables and report.
+"""Measure and certify the cells of config.yaml's studies, without tables and report.
 
     parbench run --minutes 9             # on a machine that only measures
     parbench run --profile slurm         # run each cell as a Slurm job

@@ -1,7 +1,7 @@
-"""Start or end a Spark cluster on this machine, to try cells that need a cluster.
+"""Start or stop a Spark cluster on this machine, to try cells that need a cluster.
 
     parbench spark up     # start a master and workers; print the entry for config.yaml
-    parbench spark down   # end them
+    parbench spark down   # stop them
 
 Cells can also use any other cluster: docs/spark.md.
 """
@@ -15,7 +15,7 @@ from parbench.files import user_path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add both actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", help="start it")
+    up = actions.add_parser("up", help="start a master and workers")
     up.add_argument("--workers", type=count, default=2, help="default: 2")
     up.add_argument("--cores", type=count, default=1, help="cores of each worker; default: 1")
     up.add_argument(
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--configfile", type=user_path, nargs="+", default=[], help="overrides config.yaml"
     )
-    actions.add_parser("down", help="end it")
+    actions.add_parser("down", help="stop them")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Make a study from a table as a paper prints it, and show what a study decides.
+"""Draft a study from a paper's table, or show what a study runs and decides.
 
     parbench study new mypaper --table table.md \\
         --columns "Model=model, GPUs=devices, img/s=samples_per_second" --given "strategy=ddp"
@@ -27,9 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--columns", required=True, help='"Model=model, GPUs=devices, Time (s)=train_seconds"'
     )
-    new.add_argument("--given", default="", help='what no column states, such as "hardware=A100"')
     new.add_argument(
-        "--names", default="", help='names here for the source\'s, "ResNet (ours)=resnet50"'
+        "--given", default="", help='what the table does not say, such as "hardware=A100"'
+    )
+    new.add_argument(
+        "--names",
+        default="",
+        help='names to use instead of the source\'s, "ResNet (ours)=resnet50"',
     )
     new.add_argument("--title", help="title of the study")
     new.add_argument("--folder", type=user_path, help="where to write them (default: studies)")

@@ -20,14 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two programs and how they are compared."""
     parser.add_argument("--a", metavar="COMMAND", help="the first command, as typed")
     parser.add_argument("--b", metavar="COMMAND", help="the second command")
-    parser.add_argument("--minutes", type=float, default=5, help="the most that it may take (5)")
+    parser.add_argument("--minutes", type=float, default=5, help="time limit (5)")
     parser.add_argument("--label", nargs=2, metavar=("A", "B"), help="what to call them")
     parser.add_argument("--cores", metavar="0,1", help="cores for both (default: all)")
     parser.add_argument(
         "--env", action="append", metavar="NAME=VALUE", help="a variable for both; repeatable"
     )
     parser.add_argument(
-        "--patience", type=float, default=600, help="seconds to a first step, or for a turn (600)"
+        "--patience",
+        type=float,
+        default=600,
+        help="seconds that a first step, or a turn, may take (600)",
     )
     parser.add_argument("--out", type=user_path, help="folder (results/versus/<date and time>)")
     parser.add_argument(
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         dest="earlier",
         metavar="FOLDER",
-        help="add restarts to what versus wrote there, in place of --a and --b",
+        help="add restarts to the comparison in this folder, instead of --a and --b",
     )
 
 

@@ -105,7 +105,10 @@ def keep(deployment: Deployment, typed: bool) -> None:
         if decided.read().deployment is None:
             decided.keep_deployment(deployment.label, deployment.reason)
         else:
-            print(f"parbench: ({decided.DEPLOYMENT} keeps that; delete it to look again)")
+            print(
+                f"parbench: (this is kept in {decided.DEPLOYMENT}; delete that file to choose "
+                "again)"
+            )
     if typed and not deployment.in_images:
         path = deployment.python
         where = "on the host" if path is None else f"with {path}"

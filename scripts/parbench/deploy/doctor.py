@@ -67,7 +67,7 @@ def _disk() -> Check:
     needed = 1 if has_environment else GIB_OF_ENVIRONMENT
     found, fix = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
     if free < needed or not os.access(existing, os.W_OK):
-        costs = f"nothing runs: a folder that may be written with {needed} GiB is needed"
+        costs = f"nothing runs without a writable folder with {needed} GiB free"
         return Check("disk", MISSING, found, costs, fix, essential=True)
     if free < GIB_OF_IMAGES and not any((folder / "images").glob("*.sif")):
         return Check("disk", LIMITED, found, f"images take {GIB_OF_IMAGES} GiB", fix)
@@ -82,12 +82,12 @@ def _cores() -> Check:
     if quota is not None and quota % 1 > 0.01 and quota < cores + 1:
         found += f"; this container is limited to {quota:.2f} cores"
         if quota < 1:
-            costs = "the limit interrupts the core on which times are measured"
+            costs = "the limit pauses cells while their times are measured"
             return Check("cores", LIMITED, found, costs, "give the container whole cores")
     if cores >= 2:
         return Check("cores", OK, found)
-    costs = "cells on cpu2 (GPipe [1,1], DDP, Horovod) are rows 'not run: needs 2 cores'"
-    fix = "use a machine with two; in a job: sbatch --cpus-per-task=2"
+    costs = "cells on cpu2 (GPipe [1,1], DDP, Horovod) become rows 'not run: needs 2 cores'"
+    fix = "use a machine with two cores; in a job: sbatch --cpus-per-task=2"
     return Check("cores", LIMITED, found, costs, fix)
 
 
@@ -95,14 +95,14 @@ def _accelerators() -> Check:
     cards = machine.describe()["accelerators"]
     problem = machine.driver_problem()
     if not cards:
-        costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
+        costs = "cells on GPUs become rows 'not run: needs ...'; the quickstart needs no GPU"
         if problem:
             found = f"NVIDIA's driver is installed but does not answer: {problem}"
             fix = (
                 "restart the machine, or have its operators repair the driver: nvidia-smi must work"
             )
             return Check("accelerators", MISSING, found, costs, fix)
-        fix = "run on a machine that has some, with NVIDIA's driver"
+        fix = "use a machine with GPUs and NVIDIA's driver"
         return Check("accelerators", MISSING, "none", costs, fix)
     text = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in cards)
     if problem:
@@ -129,7 +129,7 @@ def _horovod() -> Check:
     needed = " and ".join(host_environment.HOROVOD_NEEDS[name] for name in missing)
     found = state["reason"] if state else f"cannot be compiled without {needed}"
     install = f"{distribution.install(*missing)}; " if missing else ""
-    costs = "its cells are rows 'not run' with this reason; everything else runs"
+    costs = "its cells become rows 'not run' with this reason; everything else runs"
     return Check("Horovod", MISSING, found, costs, f"{install}make env ARGS=horovod")
 
 
@@ -138,7 +138,7 @@ def _compiler() -> Check:
     if missing is None:
         return Check("compiler", OK, "C++, for torch.compile")
     found, _, fix = missing.partition(": ")
-    costs = "cells that compile are rows 'not run' with this reason, unless they run in images"
+    costs = "cells that compile become rows 'not run' with this reason, unless they run in images"
     return Check("compiler", MISSING, found, costs, fix)
 
 
@@ -163,6 +163,6 @@ def slurm() -> Check:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")
     _, problem = machine.output_of(["sinfo", "--noheader"])
     if problem:
-        found = f"no answer from a cluster: {problem}"
+        found = f"no cluster answers: {problem}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")
     return Check("Slurm", OK, "what a cell would ask for: parbench doctor --slurm")

@@ -103,7 +103,7 @@ def _hardware(
     except ParbenchError as error:
         refused = str(error)
     if (reason := slurm.missing(cluster, hardware, settings)) is not None:
-        costs = f"its cells are rows 'not run: {reason}'"
+        costs = f"its cells become rows 'not run: {reason}'"
         fix = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
         return Check(label, LIMITED, line, costs, fix)
     accepted, verdict = (False, refused) if refused else judged(line)

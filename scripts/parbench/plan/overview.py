@@ -23,7 +23,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     where = "--study" if studies else config_files.where_set(configfiles, ["studies"])
     yield f"studies: {', '.join(plan.studies)} ({where})"
     earlier = plan.decided
-    kept = f" ({decided.DEPLOYMENT} keeps that)" if deployment.auto and earlier.deployment else ""
+    kept = f" (kept in {decided.DEPLOYMENT})" if deployment.auto and earlier.deployment else ""
     yield f"{deployment}{kept}"
     known = {part.id for study in plan.studies.values() for part in (*study.groups, *study.pairs)}
     added = sorted(known & earlier.restarts.keys())
@@ -32,7 +32,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
         f"{len(added) or 'none'}"
     )
     for part in added:
-        yield f"  {part}: {earlier.restarts[part]} in all"
+        yield f"  {part}: {earlier.restarts[part]} in total"
     for name, study in plan.studies.items():
         own = dict.fromkeys(cell for part in (*study.groups, *study.pairs) for cell in part.cells)
         words = Counter(state.state(cell, plan)[0] for cell in own)

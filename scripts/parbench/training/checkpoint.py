@@ -95,7 +95,10 @@ class Store:
                 changes = ["another version of parbench wrote it"]
             if not changes:
                 return _number(path)
-            print(f"checkpoint: starts afresh, not from {path}: {'; '.join(changes)}", flush=True)
+            print(
+                f"checkpoint: starts from the beginning, not from {path}: {'; '.join(changes)}",
+                flush=True,
+            )
             _delete(written(self.folder))
             break
         return None

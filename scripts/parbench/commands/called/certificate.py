@@ -1,4 +1,4 @@
-"""Make a certificate of what studies use, in the image that they use, or take it from the cache."""
+"""Certify what studies use, in their image, or take the certificate from the cache."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Collect what the report says: plans, tables and metrics -> report.json, claims.json."""
+"""Collect plans, tables and metrics into report.json and claims.json."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run one rank of a cell: each task of srun executes this on its node.
+"""Run one rank of a cell, as a task of srun on its node.
 
 The launcher wrote the command and each rank's own variables to a file. Only prefixed variables
 reach the inside of an image, so Slurm's variables that a rank needs are copied here.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the launcher's file and the prefix."""
-    parser.add_argument("plan", type=Path, help="the launcher's file")
+    parser.add_argument("plan", type=Path, help="the file that the launcher wrote")
     parser.add_argument("prefix", help="of variables that reach the inside of an image")
 
 

@@ -1,4 +1,4 @@
-"""Render the report: report.json -> one HTML file, or a PDF."""
+"""Render report.json as one HTML file or as a PDF."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Train one cell, or predict with it, as one of its ranks: cell.json in, metrics.json out."""
+"""Train one cell, or predict with it, as one of its ranks; write metrics.json."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run trials of a certificate as one of their ranks, started by `parbench certify`."""
+"""Run a certificate's trials as one of their ranks; `parbench certify` starts this."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run one side of a pair, in turn with the others: cell.json in, one line per turn out."""
+"""Run one side of a pair, in turns with the other; print one line per turn."""
 
 import argparse
 from pathlib import Path
