@@ -40,7 +40,8 @@ def load(name: str) -> ModuleType:
             package = ".".join(folder.relative_to(COMMANDS.parent).parts)
             return importlib.import_module(f"parbench.{package}.{name}")
     known = [name for folder in FOLDERS.values() for name in names(folder)]
-    raise ParbenchError(f"there is no command {name!r}{nearest(name, known)}")
+    near = nearest(name, known, listed=False) or "; `parbench --help` lists them"
+    raise ParbenchError(f"there is no command {name!r}{near}")
 
 
 def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ def brief(text: str, most: int = 80) -> str:
 def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
     """Return `; did you mean ...?` for a close match, else the ``known`` names if ``listed``."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(sorted(known))}" if listed and known else ""
