@@ -26,6 +26,12 @@ def run(*words: object, folder: Path = ROOT, **more: object) -> subprocess.Compl
     )
 
 
+def taken(name: str) -> set[str]:
+    """Return the options and arguments of a command."""
+    actions = program.parser_of(name, program.load(name))._actions
+    return {word for action in actions for word in (*action.option_strings, action.dest)}
+
+
 def test_the_help_of_each_command_needs_no_packages():
     helps = "import sys\nsys.path.insert(0, 'scripts')\nfrom parbench.__main__ import main\n"
     helps += f"for name in {NAMES}:\n    try:\n        main([name, '--help'])\n"
@@ -57,6 +63,16 @@ def test_an_unknown_command_is_answered_by_the_nearest():
     done = run(sys.executable, variables.PROGRAM, "cell")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: there is no command 'cell'; did you mean 'cells'?\n"
+    done = run(sys.executable, variables.PROGRAM, "nosuch")
+    assert done.stderr == "error: there is no command 'nosuch'; `parbench --help` lists them\n"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "--study" in taken(name)])
+def test_an_unknown_study_is_named_with_the_option_that_names_it(name):
+    needed = ["x"] * ("cell" in taken(name))
+    done = run(sys.executable, variables.PROGRAM, name, *needed, "--study", "nosuch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --study: unknown study 'nosuch': there is no studies/")
 
 
 def test_a_word_that_is_no_argument_is_refused():

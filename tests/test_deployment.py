@@ -37,7 +37,8 @@ def has(monkeypatch, tmp_path):
 
 
 def resolved(asked: str = "auto", typed: bool = False) -> deployment.Deployment:
-    return deployment.resolve(asked, "current", recipes.ImageSettings(unpack=True), typed)
+    settings = recipes.ImageSettings(unpack=True)
+    return deployment.resolve(asked, "current", settings, "config.yaml", typed)
 
 
 def run(asked: str = "auto", typed: bool = False) -> str:
@@ -114,7 +115,7 @@ def test_sdm_apptainer_in_a_fresh_folder_asks_for_images(has):
 @pytest.mark.parametrize(
     ("asked", "typed", "said"),
     [
-        ("apptainer", False, "deployment: apptainer, but "),
+        ("apptainer", False, "config.yaml: deployment: apptainer, but "),
         ("auto", True, "--sdm apptainer, but "),
     ],
 )

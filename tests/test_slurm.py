@@ -16,7 +16,7 @@ from parbench.files import write_json
 from parbench.launch import launcher, slurm, slurm_cluster, slurm_job
 from parbench.plan import config_files, expansion, places, writing
 from parbench.plan.configuration import Config, HardwareSlurm
-from workspace import ROOT, add_pairs
+from workspace import add_pairs
 
 slurm_site = pytest.importorskip(
     "parbench.launch.slurm_site", reason="the stack `paper` has no Slurm plugin"
@@ -132,15 +132,18 @@ def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, a
 
 
 def test_a_partition_that_does_not_exist_is_named_with_its_key(config, tmp_path):
-    base, own = ROOT / "config.yaml", tmp_path / "mine.yaml"
     config.slurm.partition = "gpus"
     expected = "^config.yaml: slurm.partition: there is no partition 'gpus'; did you mean 'gpu"
     with pytest.raises(ParbenchError, match=expected):
-        slurm.check(SITE, config, [base], "a100x2")
+        slurm.check(SITE, config, "a100x2")
+    own = tmp_path / "mine.yaml"
     own.write_text("hardware: {cpu8: {slurm: {partition: nope}}}")
-    config.hardware["cpu8"].slurm.partition = "nope"
+    read = config_files.read([own])
     with pytest.raises(ParbenchError, match="mine.yaml: hardware.cpu8.slurm.partition: there is"):
-        slurm.check(SITE, config, [base, own], "cpu8")
+        slurm.check(SITE, read, "cpu8")
+    typed = config_files.read([own], {"slurm": {"partition": "gpus"}})
+    with pytest.raises(ParbenchError, match="^--config: slurm.partition: there is no"):
+        slurm.check(SITE, typed, "cpu2")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from parbench import decided, interpreter, packages, strategies
 from parbench.cell import Cell
 from parbench.deploy import apptainer, containers, host_environment
 from parbench.deploy.recipes import ImageSettings
+from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.interpreter import Interpreter
 from parbench.measure import provenance
@@ -55,10 +56,16 @@ class Deployment:
         return f"cells run {place}, stack {self.stack}: {self.reason}"
 
 
-def of_python(path: str, settings: ImageSettings) -> Deployment:
-    """Return the deployment with the Python at ``path``; ParbenchError if it cannot run cells."""
+def of_python(path: str, settings: ImageSettings, where: str) -> Deployment:
+    """Return the deployment with the Python at ``path``, which the file ``where`` names.
+
+    Raises ParbenchError, beginning with ``where``, if it cannot run cells.
+    """
     # Links are not resolved, since the program of a virtual environment is one.
-    found = interpreter.required(os.path.abspath(user_path(path)))
+    try:
+        found = interpreter.required(os.path.abspath(user_path(path)))
+    except ParbenchError as error:
+        raise ParbenchError(f"{where}: {error}") from None
     reason = "`deployment` says so"
     return Deployment(found.label, found.stack, settings, reason, interpreter=found)
 
@@ -67,14 +74,15 @@ def resolve(
     requested: Literal["auto", "apptainer", "host"],
     stack: str,
     settings: ImageSettings,
+    where: str,
     typed: bool = False,
 ) -> Deployment:
     """Return the deployment that ``requested``, from the configuration, means on this machine.
 
-    ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images are
-    requested and cannot run; there is no fallback.
+    ``where``: the file that says so; ``typed``: whether `--sdm apptainer` is on the command line.
+    Raises ParbenchError if images are requested and cannot run; there is no fallback.
     """
-    why = "deployment: apptainer"
+    why = f"{where}: deployment: apptainer"
     if requested != "auto":
         label, reason = requested, "`deployment` says so"
     elif (earlier := decided.read()).deployment is not None:

@@ -18,7 +18,7 @@ from parbench.cell import Cell, Hardware, Pair
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_job
 from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
-from parbench.plan import config_files, state
+from parbench.plan import state
 from parbench.plan.configuration import Config, Slurm
 from parbench.plan.expansion import Plan, WhyUnavailable, missing_packages
 from parbench.software import Software
@@ -65,15 +65,13 @@ SEPARATOR = "\x1f"
 # ---------------------------------------------------------------- what the cluster lacks
 
 
-def why_unavailable(
-    cluster: Cluster, config: Config, files: list[Path], software: Software
-) -> WhyUnavailable:
+def why_unavailable(cluster: Cluster, config: Config, software: Software) -> WhyUnavailable:
     """Return a function that returns what ``cluster`` or ``software`` lack for a cell, or None.
 
-    ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
-    for a partition that does not exist, for which Slurm would refuse every job.
+    The function raises ParbenchError for a partition that does not exist, for which Slurm would
+    refuse every job.
     """
-    check_once = functools.cache(lambda name: check(cluster, config, files, name))
+    check_once = functools.cache(lambda name: check(cluster, config, name))
 
     def reason(group: str, cell: Cell) -> str | None:
         hardware = cell.hardware
@@ -113,7 +111,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
     return f"needs {nodes}{', '.join(needs)} ({supply})"
 
 
-def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> None:
+def check(cluster: Cluster, config: Config, name: str) -> None:
     """Raise ParbenchError, naming the key, if the partition of hardware ``name`` does not exist.
 
     Accounts, QoS and constraints are checked by sbatch: see `parbench doctor --slurm`.
@@ -128,7 +126,7 @@ def check(cluster: Cluster, config: Config, files: list[Path], name: str) -> Non
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
         problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-    raise ParbenchError(f"{config_files.where_set(files, key)}: {'.'.join(key)}: {problem}")
+    raise ParbenchError(f"{config.where(*key)}: {'.'.join(key)}: {problem}")
 
 
 # ---------------------------------------------------------------- what a cell asks for

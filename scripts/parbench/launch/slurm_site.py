@@ -47,14 +47,13 @@ LOCKS = Check(
 def examine(configfiles: list[Path]) -> Iterator[Check]:
     """Yield checks of the locks and of limits, and one for each hardware of the configuration."""
     config = config_files.read(configfiles)
-    files = [config_files.ROOT / "config.yaml", *configfiles]
     cluster = slurm_cluster.ask()
     studies = map(config_files.study, config.studies)
     used = {variant.hardware for study in studies for variant in study.variants.values()}
     yield LOCKS
     yield from _limits(config.slurm)
     for name in config.hardware:
-        yield _hardware(cluster, config, files, name, name in used)
+        yield _hardware(cluster, config, name, name in used)
 
 
 def _limits(settings: Slurm) -> Iterator[Check]:
@@ -82,13 +81,11 @@ def _limits(settings: Slurm) -> Iterator[Check]:
                 yield Check("jobs at once", LIMITED, found, costs, fix)
 
 
-def _hardware(
-    cluster: slurm_cluster.Cluster, config: Config, files: list[Path], name: str, used: bool
-) -> Check:
+def _hardware(cluster: slurm_cluster.Cluster, config: Config, name: str, used: bool) -> Check:
     """Return the sbatch line for the hardware ``name``, with Slurm's verdict."""
     label = f"{name}, in use" if used else name
     try:
-        slurm.check(cluster, config, files, name)
+        slurm.check(cluster, config, name)
     except ParbenchError as error:
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)

@@ -76,12 +76,16 @@ def arguments(
     return [*overlay, "--config", f"studies=[{named}]", *values]
 
 
-def read(configfiles: Sequence[str | Path] = (), changes: dict[str, Any] | None = None) -> Config:
-    """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``--config``).
+def read(
+    configfiles: Sequence[str | Path] = (),
+    changes: dict[str, Any] | None = None,
+    option: str = "--config",
+) -> Config:
+    """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``option``).
 
     Raises ParbenchError for invalid content.
     """
-    return checked(merged(load(*configfiles), changes or {}), configfiles, changes)
+    return checked(merged(load(*configfiles), changes or {}), configfiles, changes, option)
 
 
 def load(*configfiles: str | Path) -> dict[str, Any]:
@@ -96,14 +100,17 @@ def checked(
     config: dict[str, Any],
     configfiles: Sequence[str | Path] = (),
     changes: dict[str, Any] | None = None,
+    option: str = "--config",
 ) -> Config:
     """Return ``config``, the merged content of the files, validated, with its studies by name.
 
-    ``configfiles`` and ``changes`` (of ``--config``) are what overrides config.yaml. Raises
-    ParbenchError, which names the file that contains the wrong key.
+    ``configfiles`` and ``changes`` (of ``option``) are what overrides config.yaml. Raises
+    ParbenchError, which names the file or option that contains the wrong key.
     """
-    named_in = where_set(configfiles, ["studies"], changes)
-    config = config | {"studies": _by_name(config.get("studies"), named_in)}
+    where_set = partial(_where_set, configfiles, changes or {}, option)
+    named_in = where_set(["studies"])
+    where = named_in if named_in == option != "--config" else f"{named_in}: studies"
+    config = config | {"studies": _by_name(config.get("studies"), where)}
     try:
         result = Config.model_validate(config)
     except pydantic.ValidationError as error:
@@ -112,14 +119,14 @@ def checked(
             raise ParbenchError(emptied) from None
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
         if _sets(changes or {}, keys):
-            raise ParbenchError(f"--config: {mistake}") from None
+            raise ParbenchError(f"{option}: {mistake}") from None
         raise ParbenchError(in_file(mistake, _file_that_sets(configfiles, keys))) from None
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
-        where = where_set(configfiles, ["stack"], changes)
-        raise ParbenchError(f"{where}: stack: unknown value {stack!r}{nearest(stack, stacks)}")
-    return result
+        near = nearest(stack, stacks)
+        raise ParbenchError(f"{where_set(['stack'])}: stack: unknown value {stack!r}{near}")
+    return result.set_by(where_set)
 
 
 def _mistake(config: dict[str, Any]) -> Problem | None:
@@ -165,14 +172,14 @@ def _by_name(studies: Any, where: str) -> Any:
         path = Path(os.path.abspath(user_path(entry)))
         if path.suffix != ".yaml" or not path.is_file():
             raise ParbenchError(
-                f"{where}: studies: {entry!r}: no such file; name a study by the path of its .yaml "
+                f"{where}: {entry!r}: no such file; name a study by the path of its .yaml "
                 f"file, or one of {', '.join(places.studies())}"
             )
         own = ROOT / places.STUDIES
         if path.parent != own:
             if (own / path.name).exists():
                 raise ParbenchError(
-                    f"{where}: studies: {entry!r}: parbench already has a study {path.stem!r}; "
+                    f"{where}: {entry!r}: parbench already has a study {path.stem!r}; "
                     "rename the file, since results are kept by the study's name"
                 )
             folders.append(path.parent)
@@ -180,7 +187,7 @@ def _by_name(studies: Any, where: str) -> Any:
     places.look_in(folders)
     for name in names:
         if isinstance(name, str):
-            _require_study(name, f"{where}: studies")
+            _require_study(name, where)
     return names
 
 
@@ -196,14 +203,14 @@ def _require_study(name: str, where: str) -> Path:
     return path
 
 
-def where_set(
-    configfiles: Sequence[str | Path], key: list[Any], changes: dict[str, Any] | None = None
+def _where_set(
+    configfiles: Sequence[str | Path], changes: dict[str, Any], option: str, key: list[Any]
 ) -> str:
     """Return the name of the file that sets ``key``: the last of config.yaml and ``configfiles``.
 
-    Returns "--config" if the key is among the ``changes`` given there.
+    Returns ``option`` if the key is among the ``changes`` given there.
     """
-    return "--config" if _sets(changes or {}, key) else shown(_file_that_sets(configfiles, key))
+    return option if _sets(changes, key) else shown(_file_that_sets(configfiles, key))
 
 
 def _file_that_sets(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:

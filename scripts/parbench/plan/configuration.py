@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    PrivateAttr,
     Tag,
     WithJsonSchema,
     field_validator,
@@ -346,6 +348,19 @@ class Config(StrictModel):
         description="changes to a study without editing its file, by study"
     )
 
+    _where_set: Callable[[list[Any]], str] = PrivateAttr(
+        default_factory=lambda: lambda key: "config.yaml"
+    )
+
+    def set_by(self, where_set: Callable[[list[Any]], str]) -> Config:
+        """Return this; ``where_set`` returns the file or option that sets a key."""
+        self._where_set = where_set
+        return self
+
+    def where(self, *keys: str) -> str:
+        """Return the file or option that sets the key reached by ``keys``, for a message."""
+        return self._where_set(list(keys))
+
     @field_validator("deployment", mode="before")
     @classmethod
     def _is_no_path(cls, value: Any) -> Any:
@@ -360,9 +375,10 @@ class Config(StrictModel):
         ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images
         or the Python cannot run.
         """
+        where, settings = self.where("deployment"), self.images.settings
         if isinstance(self.deployment, Python):
-            return deployment.of_python(self.deployment.python, self.images.settings)
-        return deployment.resolve(self.deployment, self.stack, self.images.settings, typed)
+            return deployment.of_python(self.deployment.python, settings, where)
+        return deployment.resolve(self.deployment, self.stack, settings, where, typed)
 
     def slurm_of(self, hardware: str) -> Slurm:
         """Return `slurm` with the overrides of the entry ``hardware``."""

@@ -13,6 +13,7 @@ from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.plan import places, published
+from parbench.plan.configuration import Weights
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.published import Claim, Published, Selection
 from parbench.plan.study import Study, VariantPair
@@ -56,6 +57,12 @@ def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> 
             raise ParbenchError(
                 f"{where}: {key}: there is no {brief(name)!r}{near or f'; {library.LISTED}'}"
             )
+
+
+def check_weights(key: str, entry: Weights, where: str) -> None:
+    """Raise ParbenchError if published weights are of a model or have options that do not exist."""
+    known(f"{key}.model", entry.model, models.names(), where)
+    all_options("models", entry.model, entry.options or {}, f"{where}: {key}")
 
 
 # --- a study ---

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +133,19 @@ def plan(
     them for the commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run;
     by default, what this machine lacks. Raises ParbenchError, which names study, key and value.
     """
-    where_set = partial(config_files.where_set, configfiles, changes=changes)
     for study in config.override:
         if not places.study(study).exists():
-            where = where_set(["override", study])
+            where = config.where("override", study)
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
+    for name, weights in config.weights.items():
+        consistency.check_weights(f"weights.{name}", weights, config.where("weights", name))
     result = Plan.without_cells(config)
     result.decided = decided.read()
     why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))
     for name in config.studies:
         restarts = result.decided.restarts
-        expanded = Expansion(name, config, why_unavailable, deployment, restarts, where_set)
+        expanded = Expansion(name, config, why_unavailable, deployment, restarts)
         result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -164,15 +164,14 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
     """
     places.require_root("parbench")
     changes = {"studies": list(studies)} if studies else {}
-    config = config_files.read(configfiles, changes)
+    config = config_files.read(configfiles, changes, "--study")
     return plan(config, config.resolved_deployment(), configfiles)
 
 
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as in Plan; ``where_set`` names the file that sets a key of
-    ``config``.
+    ``cells`` and ``not_run`` are as in Plan.
     """
 
     def __init__(
@@ -182,10 +181,8 @@ class Expansion:
         why_unavailable: WhyUnavailable,
         deployment: Deployment,
         restarts: Mapping[str, int],
-        where_set: Callable[[list[Any]], str],
     ) -> None:
         self.name, self.config, self.deployment = name, config, deployment
-        self.where_set = where_set
         self.why_unavailable = why_unavailable
         self.study = config_files.study(name)
         self.override = config.override.get(name) or Override.model_validate({})
@@ -282,7 +279,7 @@ class Expansion:
     def _overridden(self, *keys: str) -> tuple[str, str]:
         """Return a key of the study's `override`, in full, and the file that states it."""
         key = ["override", self.name, *keys]
-        return ".".join(key), self.where_set(key)
+        return ".".join(key), self.config.where(*key)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield (model, variant) of each group, and its cell without id and seed."""

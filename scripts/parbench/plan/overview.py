@@ -17,11 +17,10 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     """
     places.require_root("parbench")
     changes = {"studies": list(studies)} if studies else {}
-    config = config_files.read(configfiles, changes)
+    config = config_files.read(configfiles, changes, "--study")
     deployment = config.resolved_deployment()
     plan = expansion.plan(config, deployment, configfiles, changes)
-    where = "--study" if studies else config_files.where_set(configfiles, ["studies"])
-    yield f"studies: {', '.join(plan.studies)} ({where})"
+    yield f"studies: {', '.join(plan.studies)} ({config.where('studies')})"
     earlier = plan.decided
     kept = f" (kept in {decided.DEPLOYMENT})" if deployment.auto and earlier.deployment else ""
     yield f"{deployment}{kept}"

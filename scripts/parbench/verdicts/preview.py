@@ -268,7 +268,7 @@ def show(study: str, configfiles: Sequence[Path]) -> None:
     if study in config_files.read(configfiles).studies:
         study = str(places.study(study))  # a configfile may name it by its path
     changes = {"studies": [study]}
-    config = config_files.read(configfiles, changes)
+    config = config_files.read(configfiles, changes, "parbench study check")
     deployment = config.resolved_deployment()
     consistency.stated_claims()
     plan = expansion.plan(config, deployment, configfiles, changes)

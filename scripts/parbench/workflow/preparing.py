@@ -47,7 +47,7 @@ def prepare(arguments: Sequence[str]) -> None:
     deployment = config.resolved_deployment(typed)
     software = CompletedSoftware(deployment)
     if options.executor == "slurm":
-        why_unavailable = slurm.why_unavailable(slurm_cluster.ask(), config, files, software)
+        why_unavailable = slurm.why_unavailable(slurm_cluster.ask(), config, software)
     else:
         why_unavailable = expansion.unavailable_here(config, software)
     expansion.plan(config, deployment, files, changes, why_unavailable)

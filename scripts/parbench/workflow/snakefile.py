@@ -118,9 +118,7 @@ class WorkflowRun:
         # uses what was found when that run began.
         software = DeployedSoftware(self.deployment)
         if self.cluster is not None:
-            why_unavailable = slurm.why_unavailable(
-                self.cluster, config, called.configfiles, software
-            )
+            why_unavailable = slurm.why_unavailable(self.cluster, config, software)
         elif called.main:
             why_unavailable = expansion.unavailable_here(config, software)
         else:
