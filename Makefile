@@ -22,7 +22,7 @@ ENTER := $(PARBENCH) env exec --stack "$(STACK)"
 RUN := -- python scripts/bin/parbench
 
 .DEFAULT_GOAL := help
-.PHONY: help env report measure test lint format bench decide versus calibrate certificate bundle evidence crate system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
+.PHONY: help env report measure test lint format generate bench decide versus calibrate certificate bundle evidence crate system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
 # The parts of a target run one after the other, even with `make -j`: only Snakemake runs jobs in parallel.
 .NOTPARALLEL:
 
@@ -66,6 +66,10 @@ lint: .python ## check style, types, imports and the workflow's rules
 format: .python ## format the code
 	@$(ENTER) -- python -m ruff format .
 	@$(ENTER) -- snakefmt Snakefile rules
+
+generate: .python ## write again what is made from code: rules/schemas, the tables of studies and metrics in docs
+	@$(ENTER) -- env PYTHONPATH=scripts python -m parbench.plan.schemas
+	@$(ENTER) -- env PYTHONPATH=scripts python -m parbench.reporting.pages
 
 bench: .python ## measure the overhead of parbench itself; docs/bench.md says what each row means
 	@$(ENTER) --add horovod $(RUN) bench $(ARGS)

@@ -72,6 +72,13 @@ def test_the_table_of_studies_is_up_to_date():
     assert all(f"[`{name}`]" in page for name in places.studies())
 
 
+def test_the_table_of_metrics_is_up_to_date():
+    """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages."""
+    page = (ROOT / pages.METRICS_PAGE).read_text(encoding="utf-8")
+    assert pages.with_metrics(page) == page
+    assert all(f"| `{name}` |" in page for name in metrics.METRICS)
+
+
 def test_every_study_says_what_it_needs():
     for path in (ROOT / "studies").glob("*.yaml"):
         assert yaml.safe_load(path.read_text(encoding="utf-8")).get("needs"), path

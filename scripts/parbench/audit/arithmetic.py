@@ -128,6 +128,7 @@ class Quantity:
     sizes: Mapping[str, float]
     most: float = math.inf
     may_be_zero: bool = False
+    is_timed: bool = False  # a time or a rate of a run, not of one of its operators
 
     def size(self, unit: str) -> float | None:
         """Return ``unit`` in units of ``self.unit``: 1 if empty, None if of another quantity."""
@@ -136,9 +137,9 @@ class Quantity:
 
 SCORES = r"\w*(accuracy|precision|recall|specificity|f1)(_macro|_micro|_weighted)?"
 QUANTITIES = (  # the first match counts
-    Quantity(r"\w+_per_second", "a rate", "1/s", RATES),
+    Quantity(r"\w+_per_second", "a rate", "1/s", RATES, is_timed=True),
     Quantity(r"operator_\w+_seconds:.*", "a time", "s", SECONDS, may_be_zero=True),
-    Quantity(r"\w*seconds\w*", "a time", "s", SECONDS),
+    Quantity(r"\w*seconds\w*", "a time", "s", SECONDS, is_timed=True),
     Quantity(SCORES, "a score", "fraction", NUMBERS, most=1.0, may_be_zero=True),
     Quantity(r"speedup|\w+_ratio|\w+_efficiency", "a ratio", "ratio", NUMBERS),
 )

@@ -21,7 +21,7 @@ from parbench import models, strategies
 from parbench.audit import printed_table
 from parbench.audit.arithmetic import Contradiction, converted
 from parbench.errors import ParbenchError
-from parbench.plan.published import CLOCKED, Published
+from parbench.plan.published import Published
 from parbench.plan.selection import Configuration
 from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
@@ -330,7 +330,8 @@ def claims(name: str, rows: list[Published]) -> str:
     """
     ways = list(dict.fromkeys(map(Way.of, rows)))
     measured = {row.metric for row in rows}
-    metric = next((METRICS[each] for each in CLOCKED if each in measured), None)
+    bounded = (metric for metric in METRICS.values() if metric.bounded_by_devices)
+    metric = next((metric for metric in bounded if metric.name in measured), None)
     parts = []
     for way in ways if metric else ():
         if baseline := way.baseline(ways):

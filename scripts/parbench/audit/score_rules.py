@@ -58,7 +58,7 @@ def equal_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
         runs = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
         assumptions.compares(*runs if len(runs) > 1 else ())
         values = [row.value for row in runs]
-        most = max(values) if _is_clocked(runs[0].metric) else 1
+        most = max(values) if _is_timed(runs[0].metric) else 1
         spread = max(max(values) - min(values), SPREAD * most)
         for same in grouped(runs, lambda row: float(f"{row.value:.9g}")):
             if len(same) > 1:
@@ -79,15 +79,13 @@ def _is_precise(row: Published) -> bool:
     """Return whether a row prints enough digits of a score, time or rate to tell it from others."""
     if re.fullmatch(SCORES, row.metric):
         return 0 < row.rounding < 10.0**-DIGITS
-    return _is_clocked(row.metric) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (1 - DIGITS)
+    return _is_timed(row.metric) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (1 - DIGITS)
 
 
-def _is_clocked(metric: str) -> bool:
+def _is_timed(metric: str) -> bool:
     """Return whether a metric is a time or a rate of a run, not of one of its operators."""
     quantity = quantity_of(metric)
-    return (
-        quantity is not None and quantity.what in ("a time", "a rate") and not quantity.may_be_zero
-    )
+    return quantity is not None and quantity.is_timed
 
 
 def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:

@@ -29,7 +29,8 @@ from parbench.plan.strict_model import (
     validated,
     wrong,
 )
-from parbench.runs.metrics import METRICS, OPERATOR_METRICS
+from parbench.runs.metrics import METRICS
+from parbench.runs.operator_metrics import OPERATOR_METRICS
 from parbench.words import brief, nearest
 
 
@@ -348,19 +349,14 @@ class ClaimTest(StrictModel):
         """
         if self.bound is not None:
             return self.bound
-        if self.op not in (">", "<") or self.metric not in CLOCKED or self.contrast:
+        metric = METRICS.get(self.metric)
+        bounded = metric is not None and metric.bounded_by_devices
+        if self.op not in (">", "<") or not bounded or self.contrast:
             return math.inf
         over, under = (_devices(side, self.about) for side in self.sides)
         if over is None or under is None or over == under:
             return math.inf
         return max(over / under, under / over)
-
-
-# Metrics that more devices can improve by their number at most.
-CLOCKED = (
-    *("train_seconds", "total_seconds", "epoch_seconds", "inference_seconds"),
-    *("samples_per_second", "inference_samples_per_second"),
-)
 
 
 def _devices(side: Selection, about: Selection | None) -> int | None:

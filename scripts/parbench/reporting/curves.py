@@ -18,7 +18,8 @@ from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds
 from parbench.reporting.scaling import scaled
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import cut, unit_text
-from parbench.runs.metrics import METRICS, Metric
+from parbench.runs.metric import Metric
+from parbench.runs.metrics import METRICS
 from parbench.verdicts.groups import Group
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from parbench.reporting.text import cut, decimals, fixed, hardware_text
-from parbench.runs.metrics import Metric
+from parbench.runs.metric import Metric
 from parbench.verdicts.groups import Group
 from parbench.verdicts.terms import FEWEST
 

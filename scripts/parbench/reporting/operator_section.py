@@ -7,7 +7,7 @@ from statistics import fmean
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_table, number
-from parbench.runs.metrics import clock
+from parbench.runs.operator_metrics import clock
 from parbench.runs.parts import Operators
 from parbench.verdicts.groups import Group
 from parbench.verdicts.terms import OK

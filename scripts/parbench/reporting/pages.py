@@ -1,8 +1,8 @@
-"""Make pages of docs/ from other files: the table of studies, and what was measured.
+"""Make pages of docs/ from other files: tables of studies and metrics, and what was measured.
 
 PYTHONPATH=scripts python -m parbench.reporting.pages  # from the project's folder
 
-The second page needs results/evidence, which `snakemake reports/evidence.html` writes.
+The last page needs results/evidence, which `snakemake reports/evidence.html` writes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from parbench.exits import run_main
 from parbench.files import read_json, write_atomically
 from parbench.plan import config_files, places
+from parbench.reporting.text import heading
+from parbench.runs.metrics import METRICS
+from parbench.runs.operator_metrics import DESCRIPTIONS, OPERATOR_METRICS
 from parbench.verdicts.terms import NOT_TESTED
 
 if TYPE_CHECKING:
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
     from parbench.verdicts.claims_json import ClaimEntry, ClaimsFile
 
 STUDIES = Path("docs/studies.md")
+METRICS_PAGE = Path("docs/verdicts.md")
 MEASURED = Path("docs/measured.md")
 EVIDENCE = places.RESULTS / "evidence"
-# This module writes what a page has between these lines.
-BEGIN = "<!-- made from studies/*.yaml by parbench.reporting.pages -->"
+# This module writes what a page has between the first or second of these lines and the third.
+STUDIES_BEGIN = "<!-- made from studies/*.yaml by parbench.reporting.pages -->"
+METRICS_BEGIN = "<!-- made from runs/metrics.py by parbench.reporting.pages -->"
 END = "<!-- end -->"
 # Columns of the report's table of pairs that the page shows.
 SHOWN = ("Model", "Variant", "Against", "Times as fast", "Restarts", "Reading")
@@ -40,8 +45,30 @@ def with_studies(page: str) -> str:
         study = config_files.study(name)
         link = f"[`{name}`](../{places.STUDIES}/{name}.yaml)"
         rows.append([link, study.title, study.needs or ""])
-    text = "\n".join([BEGIN, *_table(["study", "what it compares", "needs"], rows), END])
-    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: text, page, flags=re.S)
+    return _with(page, STUDIES_BEGIN, _table(["study", "what it compares", "needs"], rows))
+
+
+def with_metrics(page: str) -> str:
+    """Return the text of docs/verdicts.md with the table of all metrics as they are."""
+    rows = []
+    for metric in METRICS.values():
+        conditions = {
+            "only in tables that name it": metric.only_where_named,
+            "no row on CPU": metric.gpus_only,
+        }
+        told = [text for text, holds in conditions.items() if holds]
+        definition = "; ".join([metric.description, *told])
+        rows.append([f"`{metric.name}`", heading(metric.name, metric.unit), definition])
+    for name, phrase in OPERATOR_METRICS.items():
+        shown = f"{phrase} of the operator (s)"
+        rows.append([f"`{name}:` and an operator", shown, DESCRIPTIONS[name]])
+    return _with(page, METRICS_BEGIN, _table(["metric", "in the report", "definition"], rows))
+
+
+def _with(page: str, begin: str, lines: Iterable[str]) -> str:
+    """Return ``page`` with ``lines`` between the line ``begin`` and the next END."""
+    text = "\n".join([begin, *lines, END])
+    return re.sub(f"{re.escape(begin)}.*?{re.escape(END)}", lambda _: text, page, flags=re.S)
 
 
 def measured(evidence: Path) -> str:
@@ -112,9 +139,10 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Write both pages, the second one only if its input exists."""
+    """Write the three pages, the last one only if its input exists."""
     places.require_root("parbench.reporting.pages")
-    write_atomically(STUDIES, with_studies(STUDIES.read_text(encoding="utf-8")))
+    for path, renew in ((STUDIES, with_studies), (METRICS_PAGE, with_metrics)):
+        write_atomically(path, renew(path.read_text(encoding="utf-8")))
     if (EVIDENCE / "report.json").exists():
         write_atomically(MEASURED, measured(EVIDENCE))
     else:

@@ -62,12 +62,6 @@ def published_cell(row: Row | None, unit: str) -> TableCell:
     return number(value, short(value, unit))
 
 
-def is_clocked(metric: str) -> bool:
-    """Return whether a metric is a time, or a number per time, as a whole cell measures it."""
-    known = METRICS.get(metric)
-    return known is not None and known.depends_on_clock and known.kind == "absolute"
-
-
 def outcome_cell(
     study: StudyResults,
     group: Group,
@@ -84,7 +78,8 @@ def outcome_cell(
     if row is None and study.apart(group, metric):
         return TableCell(APART, tone="muted")
     if row is not None and row.mean is not None:
-        if group.shared and study.pairs and is_clocked(metric):
+        known = METRICS.get(metric)
+        if group.shared and study.pairs and known is not None and known.changes_if_shared:
             # It would contradict ratios that were measured without other cells.
             return TableCell(terms.SHARED_CELL, tone="muted", link=link)
         value = convert(row.mean, row.unit, unit)

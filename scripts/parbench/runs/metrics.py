@@ -1,146 +1,22 @@
-"""Define every metric of tables and reports: name, label, unit, and how to read it from a run.
+"""Declare every metric of tables and reports, once, in the order of rows in tables.
 
-A new metric needs one entry in this file, and the code that measures it.
+`Metric` in runs/metric.py says what a declaration holds. Tables, the report, the JSON schema of
+studies and the table in docs/verdicts.md follow from it; docs/extending.md says how.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import attrgetter, methodcaller
-from typing import TypedDict, Unpack
 
-from parbench.runs.parts import Epoch, Inference, Memory, Operator, Profiled
+from parbench.runs import operator_metrics
+from parbench.runs.metric import Metric, Read, ReadBoth, extra, memory, rate, ratio, score, seconds
+from parbench.runs.parts import Epoch, Inference, Memory
 from parbench.runs.records import CellRun, Trained
+from parbench.runs.spark_metrics import SPARK
 
-Read = Callable[[CellRun], float | None]
-
-
-class _More(TypedDict, total=False):
-    """Further fields of a metric."""
-
-    optional: bool
-    named: bool
-    of: str
-    gpus_only: bool
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric.
-
-    ``kind`` determines when it is comparable with a published value: an ``accuracy`` needs the same
-    data and work, an ``absolute`` number also the same hardware, a ``ratio`` the same number of
-    devices.
-    """
-
-    name: str
-    label: str
-    unit: str
-    kind: str
-    higher_is_better: bool = False
-    read: Read | None = None  # reads it from one run; None: one run is not enough
-    clocked: bool = False
-    optional: bool = False  # has no row if no run has a value
-    named: bool = False  # has a row only in tables that name it
-    # Reads it from a side of a pair, for groups without a run; None: sides do not have it.
-    read_side: Callable[[Trained], float | None] | None = None
-    gpus_only: bool = False
-    of: str = "one"  # model, "several" trained together, or "any" number of models
-
-    @property
-    def depends_on_clock(self) -> bool:
-        """Whether a busy machine changes the value."""
-        return self.clocked or self.kind == "ratio"
-
-    @property
-    def is_score(self) -> bool:
-        """Whether it is a share of the test samples; scores are compared by their difference."""
-        return self.kind == "accuracy"
-
-    def value(self, run: CellRun) -> float | None:
-        """Return its value in one run; None if it was not measured, or one run is not enough."""
-        return self.read(run) if self.read else None
-
-
-# The part of each kind of operator profile that is compared with published operators.
-PROFILED = {"operators": "inference", "training_operators": "training"}
-
-
-def _profiled_part(run: CellRun) -> Profiled | None:
-    part = PROFILED.get(run.cell.training.profile)
-    return getattr(run.profile, part) if part and run.profile else None
-
-
-def profiled_operators(run: CellRun) -> dict[str, Operator]:
-    """Return the operators in a run's profile, of inference or of training steps, by name."""
-    part = _profiled_part(run)
-    return {operator.name: operator for operator in part.operators} if part else {}
-
-
-def clock(device: str) -> str:
-    """Return whose clock is used for operators: the accelerator's if there is one."""
-    return "cpu" if device == "cpu" else "device"
-
-
-def _clock(run: CellRun) -> str:
-    return clock(run.cell.hardware.device)
-
-
-def _profiled(run: CellRun) -> float | None:
-    part = _profiled_part(run)
-    return part and getattr(part, f"{_clock(run)}_self_seconds")
-
-
-def self_seconds(run: CellRun, operator: str) -> float:
-    """Return the seconds of an operator in the profile of ``run``, without operators it calls."""
-    return getattr(profiled_operators(run)[operator], f"{_clock(run)}_self_seconds")
-
-
-def _accuracy(name: str, label: str) -> Metric:
-    return Metric(name, label, "fraction", "accuracy", True, attrgetter(name))
-
-
-def _seconds(name: str, label: str, read: Read | None = None, **more: Unpack[_More]) -> Metric:
-    read = read or attrgetter(name)
-    return Metric(name, label, "s", "absolute", read=read, clocked=True, **more)
-
-
-def _throughput(name: str, label: str, read: Read, **more: Unpack[_More]) -> Metric:
-    return Metric(name, label, "samples/s", "absolute", True, read, clocked=True, **more)
-
-
-def _memory(of_a: str, where: str, label: str, **more: Unpack[_More]) -> Metric:
-    def read(run: CellRun | Trained) -> float | None:
-        entries = getattr(run.peak_memory_mib, where, ())
-        return max((entry.mib for entry in entries if entry.mib is not None), default=None)
-
-    name = f"peak_memory_{of_a}_mib"
-    return Metric(name, label, "MiB", "absolute", read=read, read_side=read, **more)
-
-
-def _memory_of(kind: str, label: str, read: Callable[[Memory], float | None]) -> Metric:
-    """Return the metric for a part of the peak memory.
-
-    It is that of the device with the highest peak or, on CPUs, of the largest process.
-    """
-
-    def of_peak(run: CellRun | Trained) -> float | None:
-        peak = run.peak_memory_mib
-        entries = (peak.devices or peak.processes) if peak else ()
-        known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
-        return read(max(known, key=attrgetter("mib"))) if known else None
-
-    name = f"memory_{kind}_mib"
-    return Metric(name, label, "MiB", "absolute", read=of_peak, read_side=of_peak, optional=True)
-
-
-def _activations(entry: Memory) -> float | None:
-    before, dataset, state = entry.baseline_mib, entry.dataset_mib, entry.state_mib
-    if entry.mib is None or before is None or dataset is None or state is None:
-        return None
-    return max(0.0, entry.mib - (before + dataset + state))
+# ---------------------------------------------------------------- how they are read from a run
 
 
 def _batch_seconds(run: CellRun) -> float | None:
@@ -163,20 +39,6 @@ def _mfu(run: CellRun) -> float | None:
     return flops * speed / (best * devices)
 
 
-def _optional(name: str, label: str, unit: str = "", gpus_only: bool = False) -> Metric:
-    """Return a metric that only some cells have; its unit, if other than MiB, depends on times."""
-    return Metric(
-        name,
-        label,
-        unit,
-        "absolute",
-        read=methodcaller("number", name),
-        clocked=unit not in ("", "MiB"),
-        optional=True,
-        gpus_only=gpus_only,
-    )
-
-
 def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
     """Return a reader of the mean over a run's epochs, except those where ``read`` gives None."""
 
@@ -195,173 +57,329 @@ def _tokens(key: str) -> Read:
     return lambda run: run.tokens and getattr(run.tokens, key)
 
 
+def _peak(where: str) -> ReadBoth:
+    """Return a reader of the highest peak of all ``processes`` or ``devices``, in MiB."""
+
+    def read(run: CellRun | Trained) -> float | None:
+        entries = getattr(run.peak_memory_mib, where, ())
+        return max((entry.mib for entry in entries if entry.mib is not None), default=None)
+
+    return read
+
+
+def _at_peak(
+    read: Callable[[Memory], float | None],
+) -> ReadBoth:
+    """Return a reader of a part of the peak memory, in MiB: that of the device with the highest
+    peak or, on CPUs, of the largest process."""
+
+    def of_peak(run: CellRun | Trained) -> float | None:
+        peak = run.peak_memory_mib
+        entries = (peak.devices or peak.processes) if peak else ()
+        known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
+        return read(max(known, key=attrgetter("mib"))) if known else None
+
+    return of_peak
+
+
+def _activations(entry: Memory) -> float | None:
+    before, dataset, state = entry.baseline_mib, entry.dataset_mib, entry.state_mib
+    if entry.mib is None or before is None or dataset is None or state is None:
+        return None
+    return max(0.0, entry.mib - (before + dataset + state))
+
+
+# ---------------------------------------------------------------- the metrics
+
 # Computed with the published accuracy of its group.
-TO_PUBLISHED = Metric(
+TO_PUBLISHED = seconds(
     "seconds_to_published_accuracy",
     "Time to the published accuracy",
-    "s",
-    "absolute",
-    clocked=True,
+    description="training time, without evaluation, to the end of the first epoch whose test "
+    "accuracy was at least the published one. If a seed never reached it, there is no mean: "
+    '`reason` says "not reached by 1 of 3 seeds", and `n_seeds`, `min` and `max` describe the '
+    "others",
 )
+# In the order of rows in tables.
 _ALL = (
-    _accuracy("test_accuracy", "Test accuracy"),
-    _accuracy("test_precision_macro", "Precision (macro)"),
-    _accuracy("test_recall_macro", "Recall (macro)"),
-    _accuracy("test_f1_macro", "F1 (macro)"),
-    _accuracy("test_specificity_macro", "Specificity (macro)"),
-    _seconds("train_seconds", "Training time"),
-    _seconds(
+    score(
+        "test_accuracy",
+        "Test accuracy",
+        read=attrgetter("test_accuracy"),
+        description="the share of all test samples predicted correctly, after the last epoch",
+    ),
+    score(
+        "test_precision_macro",
+        "Precision (macro)",
+        read=attrgetter("test_precision_macro"),
+        description="the mean over the classes: of what was predicted as a class, the share that "
+        "belongs to it",
+    ),
+    score(
+        "test_recall_macro",
+        "Recall (macro)",
+        read=attrgetter("test_recall_macro"),
+        description="the mean over the classes: of what belongs to a class, the share predicted "
+        "as it",
+    ),
+    score(
+        "test_f1_macro",
+        "F1 (macro)",
+        read=attrgetter("test_f1_macro"),
+        description="the mean over the classes: the harmonic mean of a class's precision and "
+        "recall",
+    ),
+    score(
+        "test_specificity_macro",
+        "Specificity (macro)",
+        read=attrgetter("test_specificity_macro"),
+        description="the mean over the classes: of what does not belong to a class, the share not "
+        "predicted as it",
+    ),
+    seconds(
+        "train_seconds",
+        "Training time",
+        read=attrgetter("train_seconds"),
+        from_training_steps=True,
+        bounded_by_devices=True,
+        description="all epochs on the slowest rank, without warm-up and evaluation",
+    ),
+    seconds(
         "total_seconds",
         "Time until all are trained",
-        methodcaller("number", "total_seconds"),
+        read=methodcaller("number", "total_seconds"),
+        bounded_by_devices=True,
         of="several",
+        description="the time until all models of a `together` row are trained, seed by seed. If "
+        "they train one after the other, it is the sum. If they train at the same time "
+        "(`concurrent`), it is the slowest's time, as the mean of what each of their cells "
+        "measured",
     ),
-    _seconds("epoch_seconds", "Time per epoch", _mean_of_epochs(attrgetter("seconds"))),
-    _seconds("batch_seconds", "Time per batch", _batch_seconds, named=True),
+    seconds(
+        "epoch_seconds",
+        "Time per epoch",
+        read=_mean_of_epochs(attrgetter("seconds")),
+        from_training_steps=True,
+        bounded_by_devices=True,
+        description="the mean time of an epoch, measured as `train_seconds` is",
+    ),
+    seconds(
+        "batch_seconds",
+        "Time per batch",
+        read=_batch_seconds,
+        from_training_steps=True,
+        only_where_named=True,
+        description="the mean time of an optimizer step, measured as `train_seconds` is",
+    ),
     TO_PUBLISHED,
-    _seconds("startup_seconds", "Start-up"),
-    _optional("compile_seconds", "Compilation", "s"),
-    _optional("disk_wait_seconds", "Waiting for images from disk", "s"),
-    _optional("throttled_seconds", "Clocks held down by power or heat", "s", gpus_only=True),
-    _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
-    Metric(
+    seconds(
+        "startup_seconds",
+        "Start-up",
+        read=attrgetter("startup_seconds"),
+        description="from the launcher's start to the first timed step, warm-up included",
+    ),
+    extra(
+        "compile_seconds",
+        "Compilation",
+        unit="s",
+        depends_on_clock=True,
+        description="how much longer the first pass of each shape took than a later one, in "
+        "training and evaluation. It is part of `startup_seconds` and of no other time",
+    ),
+    extra(
+        "disk_wait_seconds",
+        "Waiting for images from disk",
+        unit="s",
+        depends_on_clock=True,
+        description="with `input: disk`: how long training steps waited for images, on the rank "
+        "that waited longest. It is part of `train_seconds`. A run that was interrupted has none",
+    ),
+    extra(
+        "throttled_seconds",
+        "Clocks held down by power or heat",
+        unit="s",
+        depends_on_clock=True,
+        gpus_only=True,
+        description="by NVML: the seconds of the timed steps in which power or heat held the "
+        "clocks down, added up over the cards",
+    ),
+    rate(
+        "samples_per_second",
+        "Throughput",
+        unit="samples/s",
+        read=attrgetter("samples_per_second"),
+        from_training_steps=True,
+        bounded_by_devices=True,
+        description="the rate of training: the samples of all ranks over `train_seconds`",
+    ),
+    rate(
         "tokens_per_second",
         "Throughput in tokens",
-        "tokens/s",
-        "absolute",
-        True,
-        _tokens("per_second"),
-        clocked=True,
-        optional=True,
+        unit="tokens/s",
+        read=_tokens("per_second"),
+        from_training_steps=True,
+        only_where_measured=True,
+        description="of texts, the rate of training. Tokens are counted without padding",
     ),
     Metric(
         "padding_share",
         "Share of padding",
-        "fraction",
-        "absolute",
+        unit="fraction",
+        kind="absolute",
         read=_tokens("padding"),
-        optional=True,
+        only_where_measured=True,
+        description="of texts, the share of padding in what was computed",
     ),
-    _seconds(
-        "inference_seconds", "Inference time", _inference(attrgetter("seconds")), optional=True
+    seconds(
+        "inference_seconds",
+        "Inference time",
+        read=_inference(attrgetter("seconds")),
+        bounded_by_devices=True,
+        only_where_measured=True,
+        description="the last evaluation, input included, on the slowest rank, after an untimed "
+        "pass; not part of `train_seconds`",
     ),
-    _seconds(
+    seconds(
         "inference_batch_seconds",
         "Inference time per batch",
-        _inference_batch_seconds,
-        optional=True,
-        named=True,
+        read=_inference_batch_seconds,
+        only_where_measured=True,
+        only_where_named=True,
+        description="`inference_seconds` per `evaluation_batch` test images, on however many ranks",
     ),
-    _throughput(
+    rate(
         "inference_samples_per_second",
         "Inference throughput",
-        _inference(lambda inference: inference.samples / inference.seconds),
-        optional=True,
+        unit="samples/s",
+        read=_inference(lambda inference: inference.samples / inference.seconds),
+        bounded_by_devices=True,
+        only_where_measured=True,
+        description="the test samples over `inference_seconds`; with Spark, over three jobs after "
+        "two untimed ones; of a stream, the results from the first image to the last commit",
     ),
-    _optional("session_seconds", "Start of the Spark session", "s"),
-    _optional("first_batch_seconds", "First job", "s"),
-    _optional("task_skew", "Longest task over the median", "x"),
-    _optional("idle_cores", "Cores used by an idle session", "cores"),
-    _optional("latency_median_seconds", "Latency, median", "s"),
-    _optional("latency_p95_seconds", "Latency, 95 %", "s"),
-    _optional("latency_p99_seconds", "Latency, 99 %", "s"),
-    _optional("instrument_cores", "Cores that producer and counter keep busy", "cores"),
-    _optional("backlog", "Images waiting when the last one came", "images"),
-    Metric(
-        "delivered_share",
-        "Images that came out once",
-        "fraction",
-        "accuracy",
-        True,
-        methodcaller("number", "delivered_share"),
-        optional=True,
+    *SPARK,
+    memory(
+        "peak_memory_process_mib",
+        "Peak memory, process",
+        _peak("processes"),
+        description="the peak in the timed steps, without start-up, warm-up, evaluation and "
+        "checkpoints: resident memory of the largest process",
     ),
-    _optional("lost", "Images lost"),
-    _optional("doubled", "Images that came out twice"),
-    _optional("dead_letters", "Files put aside"),
-    _optional("kills", "Processes killed"),
-    _optional("driver_memory_mib", "Peak memory, Spark's driver", "MiB"),
-    _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
-    _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
-    _memory("process", "processes", "Peak memory, process"),
-    _memory("device", "devices", "Peak memory, device", optional=True, gpus_only=True),
-    _memory_of("baseline", "Memory before data and model", attrgetter("baseline_mib")),
-    _memory_of("dataset", "Memory of the dataset", attrgetter("dataset_mib")),
-    _memory_of("state", "Memory of weights, gradients and optimizer", attrgetter("state_mib")),
-    _memory_of("activations", "Memory of activations and the rest", _activations),
+    memory(
+        "peak_memory_device_mib",
+        "Peak memory, device",
+        _peak("devices"),
+        only_where_measured=True,
+        gpus_only=True,
+        description="the peak in the same steps: allocations on the fullest accelerator",
+    ),
+    memory(
+        "memory_baseline_mib",
+        "Memory before data and model",
+        _at_peak(attrgetter("baseline_mib")),
+        only_where_measured=True,
+        description="part of the peak, on the accelerator if there is one, otherwise in the "
+        "process: what was in use before data and model",
+    ),
+    memory(
+        "memory_dataset_mib",
+        "Memory of the dataset",
+        _at_peak(attrgetter("dataset_mib")),
+        only_where_measured=True,
+        description="part of the same peak: the dataset",
+    ),
+    memory(
+        "memory_state_mib",
+        "Memory of weights, gradients and optimizer",
+        _at_peak(attrgetter("state_mib")),
+        only_where_measured=True,
+        description="part of the same peak: what a rank holds between two steps (weights, buffers, "
+        "gradients and the optimizer's state)",
+    ),
+    memory(
+        "memory_activations_mib",
+        "Memory of activations and the rest",
+        _at_peak(_activations),
+        only_where_measured=True,
+        description="the rest of the same peak: activations, buckets, gathered weights, libraries' "
+        "memory",
+    ),
     Metric(
         "joules_per_sample",
         "Energy per sample",
-        "J",
-        "absolute",
+        unit="J",
+        kind="absolute",
         read=attrgetter("joules_per_sample"),
         read_side=attrgetter("joules_per_sample"),
-        clocked=True,
-        optional=True,
+        depends_on_clock=True,
+        only_where_measured=True,
         gpus_only=True,
+        description="the accelerators' energy in the timed steps, by NVML, divided by the samples. "
+        "In pairs it is that of the slices, and is compared as times are. A CPU's counter covers "
+        "the whole package",
     ),
-    Metric(
+    rate(
         "mfu",
         "Share of the peak measured (MFU)",
-        "fraction",
-        "absolute",
-        True,
-        _mfu,
-        clocked=True,
-        optional=True,
-        named=True,
+        unit="fraction",
+        read=_mfu,
+        from_training_steps=True,
+        only_where_measured=True,
+        only_where_named=True,
+        description="model FLOPs utilization: the operations per second of the trained images, "
+        "divided by the best rate of as many devices. Rank 0 measures that rate after training "
+        "with the cell's settings, as the faster of a large matrix product and a large "
+        "convolution; it is a measured peak, not a datasheet's. Operations are three times those "
+        "of a forward pass, counting matrix products, convolutions and attention; a convolution "
+        "counts in full even where a library computes it with fewer operations (Winograd). Not "
+        "for texts, nor for a model trained beside others",
     ),
     Metric(
         "profile_self_seconds",
         "Self time of all operators",
-        "s",
-        "absolute",
-        read=_profiled,
-        optional=True,
+        unit="s",
+        kind="absolute",
+        read=operator_metrics.all_self_seconds,
+        only_where_measured=True,
+        description="with `profile: operators` or `training_operators`: the self time of all "
+        "operators together",
     ),
-    Metric("speedup", "Speedup", "x", "ratio", True, of="any"),
-    Metric("throughput_ratio", "Throughput over the baseline's", "x", "ratio", True, named=True),
-    Metric(
+    ratio(
+        "speedup",
+        "Speedup",
+        unit="x",
+        of="any",
+        description="the baseline's training time over the group's, from "
+        "[pairs](#times-compared-in-turns)",
+    ),
+    ratio(
+        "throughput_ratio",
+        "Throughput over the baseline's",
+        unit="x",
+        only_where_named=True,
+        description="the samples per second over the baseline's, from pairs",
+    ),
+    ratio(
         "parallel_efficiency",
         "Parallel efficiency",
-        "fraction",
-        "ratio",
-        True,
-        named=True,
+        unit="fraction",
+        only_where_named=True,
         of="any",
+        description="the speedup divided by how many times the baseline's devices the group uses",
     ),
-    Metric("accuracy_difference", "Accuracy less the baseline's", "fraction", "accuracy", True),
+    score(
+        "accuracy_difference",
+        "Accuracy less the baseline's",
+        description="test accuracy minus the baseline's, seed by seed, where both did the same "
+        "work (dataset, samples, epochs, steps, global batch, image size, mode, profile), on any "
+        'machine. `reading`: "equal within 0.01", higher, lower, or what a decision would take',
+    ),
 )
 METRICS = {metric.name: metric for metric in _ALL}
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
 
-# Metrics of single operators, without the operator's name.
-OPERATOR_METRICS = {"operator_self_seconds": "Self time", "operator_total_seconds": "Total time"}
-
-
-def is_operator(metric: str) -> bool:
-    """Return whether ``metric`` is the time of one operator."""
-    return metric.startswith("operator_")
-
-
-def operator_metric(name: str) -> Metric:
-    """Return ``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``.
-
-    It does not count as a time: only profiled runs have it, and profiling slows all operators.
-    """
-    quantity, _, operator = name.partition(":")
-
-    def read(run: CellRun) -> float | None:
-        entry = profiled_operators(run).get(operator)
-        return entry and getattr(entry, f"{_clock(run)}_{quantity.split('_')[1]}_seconds")
-
-    return Metric(name, label(name), "s", "absolute", read=read)
-
 
 def label(metric: str) -> str:
     """Return a metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
-    if metric in METRICS:
-        return METRICS[metric].label
-    quantity, _, operator = metric.partition(":")
-    phrase = OPERATOR_METRICS.get(quantity, quantity.replace("_", " "))
-    return f"{phrase} of {operator}" if operator else phrase
+    known = METRICS.get(metric)
+    return known.label if known else operator_metrics.label(metric)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from parbench.audit.arithmetic import Certainty, Contradiction
 from parbench.plan.published import Claim, ClaimTest
-from parbench.runs.metrics import PROFILED, Metric, is_operator
+from parbench.runs.operator_metrics import PROFILED, is_operator, operator_metric
 from parbench.verdicts import judging, pairs, sequential, terms
 from parbench.verdicts.comparisons import (
     Comparison,
@@ -282,7 +282,7 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
         printed_parts = {
             name: published.value
             for name in sorted(printed)
-            if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
+            if (published := study.source.find(group, operator_metric(name)))
         }
         verdict, reasons, answer = terms.REPORTED, (), terms.UNDECIDED
         if not measured_parts:

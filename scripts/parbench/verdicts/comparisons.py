@@ -17,7 +17,8 @@ from parbench.plan.published import ClaimTest, Selection
 from parbench.plan.selection import Configuration, contrasted
 from parbench.plan.study import Tolerance
 from parbench.plan.study_plan import About
-from parbench.runs.metrics import METRICS, Metric
+from parbench.runs.metric import Metric
+from parbench.runs.metrics import METRICS
 from parbench.verdicts import judging, sequential, terms
 from parbench.verdicts.controls import bias_of_controls
 from parbench.verdicts.groups import Group, Kind, compared, rates

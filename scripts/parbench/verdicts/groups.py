@@ -17,7 +17,7 @@ from parbench.errors import ParbenchError
 from parbench.plan.selection import Configuration
 from parbench.plan.study_plan import PlannedGroup, StudyPlan
 from parbench.runs import records
-from parbench.runs.metrics import Metric
+from parbench.runs.metric import Metric
 from parbench.runs.records import CellRun, PairRun, Trained
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from parbench.plan.published import Published
 from parbench.plan.study_plan import About
-from parbench.runs.metrics import Metric, is_operator
+from parbench.runs.metric import Metric
+from parbench.runs.operator_metrics import is_operator
 from parbench.verdicts import sequential, terms
 from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.matching import described_hardware, has_hardware, has_layout

@@ -9,7 +9,9 @@ from parbench.errors import ParbenchError
 from parbench.plan.published import Published, rows
 from parbench.plan.selection import names_model
 from parbench.plan.yaml_file import words_of
-from parbench.runs.metrics import METRICS, Metric, is_operator
+from parbench.runs.metric import Metric
+from parbench.runs.metrics import METRICS
+from parbench.runs.operator_metrics import is_operator
 from parbench.verdicts.groups import Group, on_nodes
 
 # From spellings of published values to ours.

@@ -12,7 +12,8 @@ from parbench.files import user_path
 from parbench.plan import config_files, consistency, expansion, places, state
 from parbench.plan.expansion import Plan
 from parbench.plan.published import ClaimTest, Published
-from parbench.runs.metrics import METRICS, is_operator, operator_metric
+from parbench.runs.metrics import METRICS
+from parbench.runs.operator_metrics import is_operator, operator_metric
 from parbench.terminal import aligned, print_text
 from parbench.verdicts import claims_json, judging, plan_results, terms
 from parbench.verdicts.claims import JudgedPart

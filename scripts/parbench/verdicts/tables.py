@@ -16,16 +16,10 @@ from parbench import files
 from parbench.equivalence.certificate import Certificates
 from parbench.plan.published import Published
 from parbench.plan.study_plan import StudyPlan
-from parbench.runs.metrics import (
-    DEFAULT_METRICS,
-    METRICS,
-    PROFILED,
-    TO_PUBLISHED,
-    Metric,
-    operator_metric,
-    profiled_operators,
-    self_seconds,
-)
+from parbench.runs import operator_metrics
+from parbench.runs.metric import Metric
+from parbench.runs.metrics import DEFAULT_METRICS, METRICS, TO_PUBLISHED
+from parbench.runs.operator_metrics import PROFILED, operator_metric
 from parbench.verdicts.controls import TimedPair
 from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, runs_in
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
@@ -41,15 +35,6 @@ IN_TURNS: dict[str, Callable[[Group, Group], float]] = {
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
-# Metrics that are computed from the seconds of training.
-TRAINING_METRICS = (
-    "train_seconds",
-    "epoch_seconds",
-    "batch_seconds",
-    "samples_per_second",
-    "tokens_per_second",
-    "mfu",
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ class Measured:
             if table.holds(group.model, group.variant, bool(group.members))
         )
         named = {name for table in own_tables for name in table.metrics}
-        shown = named | {metric.name for metric in METRICS.values() if not metric.named}
+        shown = named | {metric.name for metric in METRICS.values() if not metric.only_where_named}
         if group.not_run:
             shown = named or set(DEFAULT_METRICS)
             if any(pair.restarts for pair in group.pairs.values()):
@@ -98,7 +83,7 @@ class Measured:
             return []
         spent: Counter[str] = Counter()
         for run in group.ok:
-            spent.update({name: self_seconds(run, name) for name in profiled_operators(run)})
+            spent.update(operator_metrics.self_seconds(run))
         largest = (name for name, _ in spent.most_common(SHOWN_OPERATORS))
         return [
             operator_metric(f"operator_{kind}_seconds:{name}")
@@ -142,21 +127,18 @@ class Measured:
         """Yield the rows of one group; ``uncertified``: why certificates do not cover it."""
         for metric in self.metrics(group):
             series = self.series(metric, group)
-            if metric.optional and not series.values and not group.not_run:
+            if metric.only_where_measured and not series.values and not group.not_run:
                 continue
             published, why = self.published(metric, group)
             judged = self.verdict(metric, group, series, published)
             not_run = None if series.values else group.not_run
-            clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
                 not_run,
                 *group.failures(),
                 *uncertified,
                 *group.cautions(metric),
-                SHARED if group.shared and clocked and series.values else "",
-                SHORT
-                if group.is_short and metric.name in TRAINING_METRICS and series.values
-                else "",
+                SHARED if group.shared and metric.changes_if_shared and series.values else "",
+                SHORT if group.is_short and metric.from_training_steps and series.values else "",
                 *series.reasons,
                 *judged.reasons,
                 why,
