@@ -171,7 +171,9 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as in Plan.
+    ``cells`` and ``not_run`` are as in Plan. What it finds wrong is in a file that was read before:
+    messages begin with ``where``, the study's file, which every check is handed; those on a key of
+    the configuration begin with ``config.where(*keys)``, the file or option that sets that key.
     """
 
     def __init__(
