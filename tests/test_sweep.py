@@ -57,6 +57,12 @@ def test_values_that_belong_together_are_zipped_and_compared_with_their_baseline
     }
 
 
+@pytest.mark.parametrize("pairs", [["a"], "a", {"compare": None}])
+def test_invalid_pairs_are_left_to_the_check_of_the_study(pairs):
+    sweep = GRID | {"zip": {"devices": [2, 4], "batch": [16, 64]}, "compared": True}
+    assert expanded(STUDY | {"sweep": [sweep], "pairs": pairs}, "a.yaml")["pairs"] == pairs
+
+
 def test_values_that_no_name_can_hold_make_valid_names_that_can_be_referred_to():
     variant = {"strategy": "gpipe", "hardware": "cpu2", "baseline": "eager-$rate"}
     variant |= {"options": {"balance": "$balance"}, "settings": {"learning_rate": "$rate"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from parbench import models, strategies
 from parbench.cell import Cell
@@ -198,8 +198,8 @@ def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> li
     ]
 
 
-def _instead(ours: Any, theirs: Any) -> str:
+def _instead(ours: object, theirs: object) -> str:
     ours, theirs = ("all" if value is None else value for value in (ours, theirs))
     if isinstance(theirs, dict):
-        ours, theirs = words_of(ours), words_of(theirs)
+        ours, theirs = words_of(ours), words_of(cast(object, theirs))
     return f"{ours} instead of {theirs}"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pydantic
 
@@ -19,27 +18,28 @@ from parbench.plan.places import ROOT, shown
 from parbench.plan.strict_model import Problem, in_file, problem, read_model
 from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
-from parbench.plan.yaml_file import parsed, read_yaml
+from parbench.plan.yaml_file import Key, Yaml, YamlMapping, parsed, read_yaml
 from parbench.words import nearest
 
 
-def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def merged(base: YamlMapping, change: YamlMapping) -> YamlMapping:
     """Return ``base`` overridden by ``change``; mappings are merged key by key."""
     result = dict(base)
     for key, value in change.items():
         under = base.get(key)
-        are_mappings = isinstance(value, dict) and isinstance(under, dict)
-        result[key] = merged(cast(Any, under), cast(Any, value)) if are_mappings else value
+        if isinstance(value, dict) and isinstance(under, dict):
+            value = merged(under, value)
+        result[key] = value
     return result
 
 
-def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
+def parse_changes(assignments: Iterable[str]) -> YamlMapping:
     """Return the ``key=value`` arguments of ``--config`` as a mapping; the values are YAML.
 
     Snakemake's own parser reads values differently from a file: 0123 as 123, and items of lists as
     text. Raises ParbenchError, which names the key.
     """
-    values: dict[str, Any] = {}
+    values: YamlMapping = {}
     for word in assignments:
         key, found, text = word.partition("=")
         if not found:
@@ -57,7 +57,7 @@ _DECISIVE = (
 
 
 def arguments(
-    study: str, configfiles: Sequence[str | Path] = (), changes: dict[str, Any] | None = None
+    study: str, configfiles: Sequence[str | Path] = (), changes: YamlMapping | None = None
 ) -> list[str]:
     """Return the Snakemake arguments that run ``study`` with these files and ``--config`` values.
 
@@ -78,7 +78,7 @@ def arguments(
 
 def read(
     configfiles: Sequence[str | Path] = (),
-    changes: dict[str, Any] | None = None,
+    changes: YamlMapping | None = None,
     option: str = "--config",
 ) -> Config:
     """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``option``).
@@ -88,7 +88,7 @@ def read(
     return checked(merged(load(*configfiles), changes or {}), configfiles, changes, option)
 
 
-def load(*configfiles: str | Path) -> dict[str, Any]:
+def load(*configfiles: str | Path) -> YamlMapping:
     """Return config.yaml overridden by ``configfiles``, not validated (``checked`` does that)."""
     value = read_yaml(places.ROOT / "config.yaml")
     for file in configfiles:
@@ -97,9 +97,9 @@ def load(*configfiles: str | Path) -> dict[str, Any]:
 
 
 def checked(
-    config: dict[str, Any],
+    config: YamlMapping,
     configfiles: Sequence[str | Path] = (),
-    changes: dict[str, Any] | None = None,
+    changes: YamlMapping | None = None,
     option: str = "--config",
 ) -> Config:
     """Return ``config``, the merged content of the files, validated, with its studies by name.
@@ -129,7 +129,7 @@ def checked(
     return result.set_by(where_set)
 
 
-def _mistake(config: dict[str, Any]) -> Problem | None:
+def _mistake(config: YamlMapping) -> Problem | None:
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
@@ -137,9 +137,7 @@ def _mistake(config: dict[str, Any]) -> Problem | None:
     return None
 
 
-def _emptied(
-    config: dict[str, Any], configfiles: Sequence[str | Path], keys: list[Any]
-) -> str | None:
+def _emptied(config: YamlMapping, configfiles: Sequence[str | Path], keys: list[Key]) -> str | None:
     """Return the message for a file that leaves a key above ``keys`` empty instead of a mapping.
 
     The values of earlier files are then lost: ``config`` has only those of later ones.
@@ -155,7 +153,7 @@ def _emptied(
     return None
 
 
-def _by_name(studies: Any, where: str) -> Any:
+def _by_name(studies: Yaml, where: str) -> Yaml:
     """Return the names of ``studies``, some of which may be paths of files.
 
     The folders of these files are then searched for studies, published values and claims, too.
@@ -163,9 +161,9 @@ def _by_name(studies: Any, where: str) -> Any:
     """
     if not isinstance(studies, list):
         return studies
-    names: list[Any] = []
+    names: list[Yaml] = []
     folders: list[Path] = []
-    for entry in cast(list[Any], studies):
+    for entry in studies:
         if not isinstance(entry, str) or not ("/" in entry or entry.endswith((".yaml", ".yml"))):
             names.append(entry)
             continue
@@ -204,7 +202,7 @@ def _require_study(name: str, where: str) -> Path:
 
 
 def _where_set(
-    configfiles: Sequence[str | Path], changes: dict[str, Any], option: str, key: list[Any]
+    configfiles: Sequence[str | Path], changes: YamlMapping, option: str, key: Sequence[Key]
 ) -> str:
     """Return the name of the file that sets ``key``: the last of config.yaml and ``configfiles``.
 
@@ -213,23 +211,28 @@ def _where_set(
     return option if _sets(changes, key) else shown(_file_that_sets(configfiles, key))
 
 
-def _file_that_sets(configfiles: Sequence[str | Path], key: list[Any]) -> str | Path:
+def _file_that_sets(configfiles: Sequence[str | Path], key: Sequence[Key]) -> str | Path:
     first = places.ROOT / "config.yaml"
     return next((file for file in reversed(configfiles) if _sets(read_yaml(file), key)), first)
 
 
-def _sets(value: Any, key: list[Any]) -> bool:
+def _sets(value: Yaml, key: Sequence[Key]) -> bool:
     """Return whether the keys and indices ``key`` lead to a value, which may be null."""
     try:
         _value(value, key)
-    except (KeyError, IndexError, TypeError):
+    except (LookupError, ValueError):
         return False
     return bool(key)
 
 
-def _value(value: Any, key: list[Any]) -> Any:
+def _value(value: Yaml, key: Sequence[Key]) -> Yaml:
     for part in key:
-        value = value[part]
+        if isinstance(value, dict):
+            value = value[str(part)]
+        elif isinstance(value, list):
+            value = value[int(part)]
+        else:
+            raise KeyError(part)
     return value
 
 

@@ -36,6 +36,7 @@ from parbench.plan.options import all_options, model
 from parbench.plan.settings import resolved
 from parbench.plan.study import Variant
 from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
+from parbench.plan.yaml_file import YamlMapping
 from parbench.software import Software
 from parbench.training import learning_rate
 from parbench.words import nearest
@@ -124,7 +125,7 @@ def plan(
     config: Config,
     deployment: Deployment,
     configfiles: Sequence[str | Path] = (),
-    changes: dict[str, Any] | None = None,
+    changes: YamlMapping | None = None,
     why_unavailable: WhyUnavailable | None = None,
 ) -> Plan:
     """Expand all studies of ``config`` into cells that run in ``deployment``.
@@ -163,7 +164,7 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
     folder.
     """
     places.require_root("parbench")
-    changes = {"studies": list(studies)} if studies else {}
+    changes: YamlMapping = {"studies": list(studies)} if studies else {}
     config = config_files.read(configfiles, changes, "--study")
     return plan(config, config.resolved_deployment(), configfiles)
 

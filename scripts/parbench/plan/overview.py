@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parbench import decided
 from parbench.plan import config_files, expansion, places, state
+from parbench.plan.yaml_file import YamlMapping
 
 
 def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[str]:
@@ -16,7 +17,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     ``configfiles`` override config.yaml. Raises ParbenchError.
     """
     places.require_root("parbench")
-    changes = {"studies": list(studies)} if studies else {}
+    changes: YamlMapping = {"studies": list(studies)} if studies else {}
     config = config_files.read(configfiles, changes, "--study")
     deployment = config.resolved_deployment()
     plan = expansion.plan(config, deployment, configfiles, changes)

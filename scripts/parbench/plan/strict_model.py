@@ -6,15 +6,25 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import pydantic
 from pydantic import ConfigDict, Field, WrapValidator, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic.config import JsonDict
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from parbench.errors import ParbenchError
 from parbench.plan.places import shown
-from parbench.plan.yaml_file import as_typed, dotted, missing_key, none_of, read_yaml, words_of
+from parbench.plan.yaml_file import (
+    Key,
+    YamlMapping,
+    as_typed,
+    dotted,
+    missing_key,
+    none_of,
+    read_yaml,
+    words_of,
+)
 from parbench.words import brief, nearest, plain
 
 
@@ -25,7 +35,7 @@ class StrictModel(pydantic.BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _explained(cls, value: Any, check: Callable[[Any], Any]) -> Any:
+    def _explained(cls, value: object, check: Callable[[object], Self]) -> Self:
         return explained(cls, value, check)
 
     def stated(self) -> dict[str, Any]:
@@ -46,13 +56,13 @@ class StrictModel(pydantic.BaseModel):
 AnyModel = TypeVar("AnyModel", bound=pydantic.BaseModel)
 
 
-def _unchanged(value: Any, check: Any) -> Any:
+def _unchanged(value: float, check: Callable[[float], float]) -> float:
     """Check ``value`` but return it as written: pydantic turns 0 into 0.0, changing digests."""
     check(value)
     return value
 
 
-def _distinct(value: list[Any]) -> list[Any]:
+def _distinct(value: list[object]) -> list[object]:
     for index, item in enumerate(value):
         if item in value[:index]:
             raise PydanticCustomError("twice", "contains {each} twice", {"each": item})
@@ -72,7 +82,7 @@ Distinct = pydantic.AfterValidator(_distinct)
 Names = Annotated[list[str], Field(min_length=1), Distinct]
 
 
-def _drop_default(schema: dict[str, Any]) -> None:
+def _drop_default(schema: JsonDict) -> None:
     del schema["default"]
 
 
@@ -94,7 +104,7 @@ def stated_part(model: type[StrictModel]) -> type[StrictModel]:
 class Problem:
     """An error in a file: a ``sentence`` on the value at ``keys``; ``last``: a wrong key there."""
 
-    keys: list[Any]
+    keys: list[Key]
     sentence: str
     last: str | None = None
 
@@ -103,14 +113,14 @@ class Problem:
         return f"{dotted(self.keys)}: {self.sentence}" if self.keys else self.sentence
 
 
-def wrong(keys: list[Any], sentence: str, last: str | None = None) -> PydanticCustomError:
+def wrong(keys: list[Key], sentence: str, last: str | None = None) -> PydanticCustomError:
     """Return the error that a model or validator raises for a Problem."""
     return PydanticCustomError(
         "explained", "{sentence}", {"keys": keys, "sentence": sentence, "last": last}
     )
 
 
-def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]) -> AnyModel:
+def explained(kind: type[AnyModel], value: object, check: Callable[[object], AnyModel]) -> AnyModel:
     """Return ``check(value)``; of all validation errors of ``kind``, raise one, in plain words."""
     try:
         return check(value)
@@ -120,7 +130,7 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
 
 
 def validated(
-    kind: type[AnyModel], value: Any, where: str, of_any_version: bool = False
+    kind: type[AnyModel], value: object, where: str, of_any_version: bool = False
 ) -> AnyModel:
     """Return ``value`` as a ``kind``.
 
@@ -135,7 +145,9 @@ def validated(
 
 
 def read_model(
-    kind: type[AnyModel], path: str | Path, prepare: Callable[[Any], Any] = lambda content: content
+    kind: type[AnyModel],
+    path: str | Path,
+    prepare: Callable[[YamlMapping], YamlMapping] = lambda content: content,
 ) -> AnyModel:
     """Return the content of a YAML file, after ``prepare``, as a ``kind``.
 
@@ -159,27 +171,29 @@ def in_file(mistake: Problem, path: str | Path) -> str:
     return f"{shown(path)}: {mistake}"
 
 
-def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.ValidationError) -> Problem:
+def problem(
+    kind: type[pydantic.BaseModel], value: object, error: pydantic.ValidationError
+) -> Problem:
     """Return the error of pydantic's closest to the root of ``value``; unknown keys come first."""
     problems = [_problem(kind, value, item) for item in error.errors(include_url=False)]
     return min(problems, key=lambda item: (len(item.keys), item.last is None))
 
 
-def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
+def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails) -> Problem:
     """Return one pydantic error as a Problem; errors of nested models already are Problems."""
     place, text, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
     match found["type"]:  # any other type is explained below
         case "explained":
-            context = found["ctx"]
+            context = found.get("ctx", {})
             return Problem([*keys, *context["keys"]], context["sentence"], context["last"])
         case "extra_forbidden":
             key = str(place[-1])
             sentence = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
             return Problem([], sentence, key)
         case "missing":
-            field = kind.model_fields.get(place[-1])  # None: in a dataclass
-            sentence = missing_key(place[-1], field.description if field else None)
+            field = kind.model_fields.get(str(place[-1]))  # None: in a dataclass
+            sentence = missing_key(str(place[-1]), field.description if field else None)
             return Problem(_keys(place[:-1], value), sentence)
         case "literal_error":
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
@@ -189,14 +203,14 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
             pass
     if place[-1:] == ("[key]",):
         return Problem(keys[:-1], f"value {text} as a key {plain(message)}", str(place[-2]))
-    field = kind.model_fields.get(keys[0]) if keys else None
+    field = kind.model_fields.get(str(keys[0])) if keys else None
     meaning = f"; `{keys[0]}`: {field.description}" if field and field.description else ""
     return Problem(keys, f"value {text} {plain(message)}{meaning}")
 
 
-def _keys(place: tuple[Any, ...], value: Any) -> list[Any]:
+def _keys(place: tuple[Key, ...], value: Any) -> list[Key]:
     """Return the keys in pydantic's location ``place``, without the union tags among them."""
-    keys: list[Any] = []
+    keys: list[Key] = []
     for part in place:
         try:
             value = value[part]

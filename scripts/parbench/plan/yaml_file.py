@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import yaml
 
@@ -28,7 +28,10 @@ MOST_VALUES = 100_000
 # The most known values that a message lists if it also suggests one.
 MOST_LISTED = 20
 
-Keys = tuple[Any, ...]  # where a value is: the keys and indices that lead to it
+Yaml: TypeAlias = "YamlMapping | list[Yaml] | str | int | float | None"  # a value; bool is an int
+YamlMapping: TypeAlias = "dict[str, Yaml]"
+Key = str | int
+Keys = tuple[Key, ...]  # where a value is: the keys and indices that lead to it
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # PyYAML's stubs leave these without types.
@@ -39,22 +42,22 @@ _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
+def read_yaml(path: str | Path) -> YamlMapping:
     """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
-    return _read(Path(path)).value
+    return _read(Path(path))[0]
 
 
-def as_typed(path: str | Path, keys: Sequence[Any]) -> Scalar | None:
+def as_typed(path: str | Path, keys: Sequence[Key]) -> Scalar | None:
     """Return the number, boolean or null at ``keys`` of a YAML file as it was typed there."""
-    return _read(Path(path)).scalars.get(tuple(keys))
+    return _read(Path(path))[1].get(tuple(keys))
 
 
-def parsed(text: str, name: str) -> Any:
+def parsed(text: str, name: str) -> Yaml:
     """Return the value of a YAML text; raise ParbenchError, which calls the text ``name``."""
     return _Document(text, name).value
 
 
-def _read(path: Path) -> _Document:
+def _read(path: Path) -> tuple[YamlMapping, dict[Keys, Scalar]]:
     if not path.exists():
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}")
     document = _Document(read_text(path, shown(path)), shown(path))
@@ -63,7 +66,7 @@ def _read(path: Path) -> _Document:
     if not isinstance(document.value, dict):
         kind = words_of(document.value)
         raise ParbenchError(f"{shown(path)}: expected `key: value` pairs, not {kind}")
-    return document
+    return document.value, document.scalars
 
 
 def _sibling(path: Path) -> str:
@@ -90,7 +93,7 @@ class _Document:
         self._name = name
         # By anchor (None for no anchor): the value and the number of values in it; None while it
         # is being read.
-        self._anchored: dict[str | None, tuple[Any, int] | None] = {}
+        self._anchored: dict[str | None, tuple[Yaml, int] | None] = {}
         self._count = 0
         self.scalars: dict[Keys, Scalar] = {}
         try:
@@ -114,8 +117,9 @@ class _Document:
         key = f"{dotted(keys)}: " if keys else ""
         raise ParbenchError(f"{self._name}, line {line}: {key}{problem}")
 
-    def _document(self, events: Iterator[yaml.Event]) -> Any:
-        value, documents = None, 0
+    def _document(self, events: Iterator[yaml.Event]) -> Yaml:
+        value: Yaml = None
+        documents = 0
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
@@ -126,7 +130,7 @@ class _Document:
                 value = self._node(event, events, ())
         return value
 
-    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], keys: Keys) -> Any:
+    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], keys: Keys) -> Yaml:
         assert isinstance(event, yaml.NodeEvent)
         line, before = event.start_mark.line + 1, self._count
         if isinstance(event, yaml.AliasEvent):
@@ -142,7 +146,7 @@ class _Document:
             self._fail(line, keys[:3], problem)
         return value
 
-    def _alias(self, anchor: str, line: int, keys: Keys) -> tuple[Any, int]:
+    def _alias(self, anchor: str, line: int, keys: Keys) -> tuple[Yaml, int]:
         name = brief(anchor)
         if anchor not in self._anchored:
             self._fail(line, keys, f"alias *{name} has no anchor &{name} above it; correct it")
@@ -153,7 +157,7 @@ class _Document:
 
     def _new(
         self, event: yaml.NodeEvent, events: Iterator[yaml.Event], line: int, keys: Keys
-    ) -> Any:
+    ) -> Yaml:
         assert isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent))
         if len(keys) > MOST_LEVELS:
             self._fail(line, keys[:3], f"nested more than {MOST_LEVELS} levels deep; write fewer")
@@ -166,15 +170,15 @@ class _Document:
             return value
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(events, keys)
-        values: list[Any] = []
+        values: list[Yaml] = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
             values.append(self._node(item, events, (*keys, len(values))))
         return values
 
-    def _mapping(self, events: Iterator[yaml.Event], keys: Keys) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _mapping(self, events: Iterator[yaml.Event], keys: Keys) -> YamlMapping:
+        values: YamlMapping = {}
         line_by_key: dict[str, int] = {}
-        parts: list[Any] = []  # the mappings under <<, the first of which counts most
+        parts: list[Yaml] = []  # the mappings under <<, the first of which counts most
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
             key = self._key(event, line, keys)
@@ -184,13 +188,13 @@ class _Document:
             line_by_key[key] = line
             value = self._node(next(events), events, (*keys, key))
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-                parts = cast(list[Any], value) if isinstance(value, list) else [value]
+                parts = value if isinstance(value, list) else [value]
             else:
                 values[key] = value
         for part in parts:
             if not isinstance(part, dict):
                 self._fail(line_by_key["<<"], keys, f"<< takes mappings, not {words_of(part)}")
-            values = cast(dict[str, Any], part) | values
+            values = part | values
         return values
 
     def _key(self, event: yaml.Event, line: int, keys: Keys) -> str:
@@ -206,7 +210,7 @@ class _Document:
             self._fail(line, keys, problem)
         return key
 
-    def _scalar(self, event: yaml.ScalarEvent, line: int, keys: Keys) -> Any:
+    def _scalar(self, event: yaml.ScalarEvent, line: int, keys: Keys) -> str | int | float | None:
         typed = event.value
         if "\0" in typed:
             self._fail(line, keys, "the value holds a NUL character; remove it")
@@ -257,12 +261,12 @@ def _ambiguous(typed: str, kind: str) -> str:
 # --- parts of messages ---
 
 
-def dotted(keys: Sequence[Any]) -> str:
+def dotted(keys: Sequence[Key]) -> str:
     """Return ``keys`` for a message, joined by dots."""
     return ".".join(brief(str(key)) for key in keys)
 
 
-def words_of(value: Any) -> str:
+def words_of(value: object) -> str:
     """Return ``value`` for a message: short, on one line."""
     return brief(yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0])
 

@@ -12,6 +12,7 @@ from parbench.files import user_path
 from parbench.plan import config_files, consistency, expansion, places, state
 from parbench.plan.expansion import Plan
 from parbench.plan.published import ClaimTest, Published
+from parbench.plan.yaml_file import YamlMapping
 from parbench.runs.metrics import METRICS
 from parbench.runs.operator_metrics import is_operator, operator_metric
 from parbench.terminal import aligned, print_text
@@ -268,7 +269,7 @@ def show(study: str, configfiles: Sequence[Path]) -> None:
     """
     if study in config_files.read(configfiles).studies:
         study = str(places.study(study))  # a configfile may name it by its path
-    changes = {"studies": [study]}
+    changes: YamlMapping = {"studies": [study]}
     config = config_files.read(configfiles, changes, "parbench study check")
     deployment = config.resolved_deployment()
     consistency.stated_claims()
