@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from parbench.plan import (
     about,
     config_files,
     consistency,
+    overriding,
     pairing,
     places,
     published,
@@ -147,7 +149,13 @@ def plan(
     for name in config.studies:
         restarts = result.decided.restarts
         expanded = Expansion(name, config, why_unavailable, deployment, restarts)
-        result.studies[name] = expanded.plan(config_files.arguments(name, configfiles, changes))
+        expanded.check_override()
+        arguments = config_files.arguments(name, configfiles, changes)
+        try:
+            result.studies[name] = expanded.plan(arguments)
+        except ParbenchError as error:
+            again = partial(_expand, name, deployment)
+            raise overriding.explained(error, name, config, again) from None
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
     single_cells = (cell for cell in result.cells.values() if isinstance(cell, Cell))
@@ -155,6 +163,11 @@ def plan(
         trainer = result.cells[name]
         result.cells[name] = replace(trainer, run=replace(trainer.run, keeps_weights=True))
     return result
+
+
+def _expand(study: str, deployment: Deployment, config: Config) -> None:
+    """Raise ParbenchError if ``study`` cannot be planned on a machine that lacks nothing."""
+    Expansion(study, config, lambda group, cell: None, deployment, {}).plan([])
 
 
 def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> Plan:
@@ -261,23 +274,28 @@ class Expansion:
             **pairs,
         )
 
-    def _check(self) -> None:
-        """Raise ParbenchError for mistakes that can be found without cells."""
-        own = "`datasets` in config.yaml or a --configfile adds your own"
-        key, where = "dataset", self.where
-        if self.override.dataset:
-            key, where = self._overridden("dataset")
-        consistency.known(key, self.dataset, self.config.datasets, where, own)
+    def check_override(self) -> None:
+        """Raise ParbenchError if the study's `override` names a dataset or hardware that is not."""
+        if self.override.dataset is not None:
+            self._check_dataset(*self._overridden("dataset"))
         hardware_names = {entry.hardware for entry in self.study.variants.values()}
         for name, hardware in self.override.hardware.items():
             key, where = self._overridden("hardware", name)
             consistency.known(key.removesuffix(f".{name}"), name, hardware_names, where)
             consistency.known(key, hardware, self.config.hardware, where)
+
+    def _check(self) -> None:
+        """Raise ParbenchError for mistakes that can be found without cells."""
+        self._check_dataset("dataset", self.where)
         if self.study.claims:
             claims = published.claims(*(places.ROOT / path for path in places.claims_files()))
             for claim in self.study.claims:
                 consistency.known("claims", claim, claims, self.where)
         consistency.check_names(self.study, self.where)
+
+    def _check_dataset(self, key: str, where: str) -> None:
+        own = "`datasets` in config.yaml or a --configfile adds your own"
+        consistency.known(key, self.dataset, self.config.datasets, where, own)
 
     def _overridden(self, *keys: str) -> tuple[str, str]:
         """Return a key of the study's `override`, in full, and the file that states it."""
@@ -296,10 +314,9 @@ class Expansion:
 
     def _template(self, of: str, variant: str, entry: Variant) -> Cell:
         config, where = self.config, f"{self.where}: variants.{variant}"
-        strategy, original = entry.strategy, entry.hardware
+        strategy = entry.strategy
         consistency.known("strategy", strategy, strategies.names(), where)
-        if (hardware := self.override.hardware.get(original, original)) != original:
-            where += f" (moved to {hardware} by `override`)"
+        hardware = self.override.hardware.get(entry.hardware, entry.hardware)
         consistency.known("hardware", hardware, config.hardware, where)
         study, model_entry = self.study, self.study.models[of]
         layers = [study.settings, study.assumed, model_entry.settings, entry.settings]

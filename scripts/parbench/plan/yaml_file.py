@@ -105,7 +105,7 @@ class _Document:
         except yaml.MarkedYAMLError as error:
             last = text.rstrip("\n").count("\n") + 1  # of text that is left open at the end
             if (mark := error.problem_mark) is None:
-                self._fail(last, (), f"not valid YAML: {error.problem}; fix the file")
+                self._fail(last, (), f"not valid YAML: {error.problem}; correct it")
             line, problem = min(mark.line + 1, last), brief(str(error.problem), 300)
             if error.context_mark and error.context_mark.line + 1 < line:
                 problem += f" {error.context} that begins on line {error.context_mark.line + 1}"
@@ -241,7 +241,7 @@ def _remedy(problem: str, rest: str) -> str:
         return f"put text that begins with {rest[0]} in quotes"
     if "mapping values are not allowed" in problem:
         return "put text with a colon and a blank in quotes, and indent keys of one mapping alike"
-    return "fix the file"
+    return "correct it"
 
 
 def _ambiguous(typed: str, kind: str) -> str:
