@@ -20,6 +20,10 @@ TUNING = ("memory_format", "compile", "fused", "cudnn_benchmark", "gradient_accu
 SCHEDULE = ("learning_rate_steps", "learning_rate_factor", "learning_rate_warmup")
 IMPLIED = (*TUNING, *SCHEDULE, "normalization")
 
+# By name, the options of a model or strategy; the schemas in its file say which values they take.
+Options = dict[str, Any]
+OptionSchema = dict[str, Any]  # a JSON schema, with `description`, `default` and perhaps `implied`
+
 # Values of settings.
 Optimizer = Literal["sgd", "adamw"]
 LearningRateRule = Literal["fixed", "linear"]
@@ -49,7 +53,7 @@ class Model:
     """A model, which is a file in parbench/models, with all of its options."""
 
     name: str
-    options: dict[str, Any]
+    options: Options
     pretrained: Pretrained | None = None  # None: the seed draws the weights
 
 
@@ -58,7 +62,7 @@ class Strategy:
     """A strategy, which is a file in parbench/strategies, with all of its options."""
 
     name: str
-    options: dict[str, Any]
+    options: Options
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from parbench.cell import Options, OptionSchema
+
 
 def names() -> list[str]:
     """Return the names of all models that have a file in this folder."""
@@ -67,19 +69,17 @@ def vocabulary(name: str) -> str | None:
     return getattr(load(name), "VOCABULARY", None)
 
 
-def options(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def options(name: str, given: Options) -> Options:
     """Return all options of the model ``name``: those ``given``, defaults for the others."""
     return {key: schema["default"] for key, schema in load(name).OPTIONS.items()} | given
 
 
-def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def stated_options(name: str, options: Options) -> Options:
     """Return ``options`` of the model ``name``, leaving out implied ones at their defaults."""
     return without_implied(load(name).OPTIONS, options)
 
 
-def without_implied(
-    schemas: Mapping[str, dict[str, Any]], options: dict[str, Any]
-) -> dict[str, Any]:
+def without_implied(schemas: Mapping[str, OptionSchema], options: Options) -> Options:
     """Return ``options``, which ``schemas`` describe, leaving out implied ones at their defaults.
 
     Cells store options so, and adding an implied option does not change the ids of existing cells.

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from parbench import models
-from parbench.cell import Hardware
+from parbench.cell import Hardware, Options
 from parbench.data import source
 from parbench.deploy import deployment
 from parbench.deploy.deployment import Deployment
@@ -226,7 +226,7 @@ class Weights(StrictModel):
     model: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] = Field(
         description="the model: a file scripts/parbench/models/<name>.py"
     )
-    options: dict[str, Any] | None = Field(
+    options: Options | None = Field(
         None, description="options of the model that differ from their defaults"
     )
     network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] | None = Field(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model
 
 from parbench import models, strategies
-from parbench.cell import Model, Pretrained
+from parbench.cell import Model, Options, OptionSchema, Pretrained
 from parbench.data import pretrained
 from parbench.errors import ParbenchError
 from parbench.files import user_path
@@ -24,7 +24,7 @@ from parbench.plan.study import ModelEntry
 from parbench.words import brief
 
 
-def _stated(kind: str, name: str) -> dict[str, dict[str, Any]]:
+def _stated(kind: str, name: str) -> dict[str, OptionSchema]:
     """Return the JSON schema of each option in the file of a model or strategy, by name."""
     return {"models": models, "strategies": strategies}[kind].load(name).OPTIONS
 
@@ -42,7 +42,7 @@ _LIMITS = {
 _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
-def _annotation(part: dict[str, Any]) -> Any:
+def _annotation(part: OptionSchema) -> Any:
     """Return the type that an option's JSON schema describes; LookupError for unknown keywords."""
     match part:
         case {"enum": values}:
@@ -69,7 +69,7 @@ def _model(kind: str, name: str) -> type[StrictModel]:
     return create_model("Options", __base__=StrictModel, **fields)
 
 
-def all_options(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
+def all_options(kind: str, name: str, given: Options, where: str) -> Options:
     """Return all options of a model or strategy: the ``given`` ones, and defaults for the others.
 
     Raises ParbenchError, beginning with ``where``, for an unknown or invalid option.
@@ -131,7 +131,7 @@ def starts_published(entry: ModelEntry | None) -> bool:
 
 
 def published_weights(
-    name: str, options: dict[str, Any], asked: bool | str, weights: Mapping[str, Weights], keys: str
+    name: str, options: Options, asked: bool | str, weights: Mapping[str, Weights], keys: str
 ) -> Pretrained:
     """Return the weights of config.yaml that fit the model ``name`` with all its ``options``.
 

@@ -14,6 +14,7 @@ import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
+from parbench.cell import Options
 from parbench.errors import ParbenchError
 from parbench.plan.csv_file import read_csv
 from parbench.plan.settings import Layer
@@ -168,7 +169,7 @@ class Selection(StrictModel):
     """A choice of cells; keys that are left out match any value."""
 
     strategy: str | Names | None = Field(None, description="strategy, or several")
-    options: dict[str, Any] | None = Field(None, description="options of the strategy")
+    options: Options | None = Field(None, description="options of the strategy")
     model: str | None = Field(None, description="model: a file scripts/parbench/models/<name>.py")
     device: Literal["cpu", "gpu"] | None = Field(None, description="kind of device")
     devices: Whole | None = Field(None, description="number of devices on a node")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from parbench.cell import Options
 from parbench.plan.configuration import Seeds
 from parbench.plan.settings import Assumed, Layer
 from parbench.plan.strict_model import (
@@ -67,7 +68,7 @@ class ModelEntry(StrictModel):
         description="instead of `model`: a model file of your own, by its path from this study's "
         "folder (docs/extending.md)",
     )
-    options: dict[str, Any] = Field({}, description="options of the model")
+    options: Options = Field({}, description="options of the model")
     pretrained: bool | str = Field(
         False,
         description="published weights to start from: true takes the entry under `weights` in "
@@ -82,7 +83,7 @@ class Variant(StrictModel):
 
     strategy: str = Field(description="a file scripts/parbench/strategies/<name>.py")
     models: Names | None = Field(None, description="the models that it trains; default: all")
-    options: dict[str, Any] = Field({}, description="options of the strategy")
+    options: Options = Field({}, description="options of the strategy")
     hardware: str = Field(description="a name under hardware in config.yaml")
     settings: Layer = Field({}, description="settings for this variant only")
     trained_by: str | None = Field(
@@ -279,7 +280,7 @@ class Study(StrictModel):
         """Return the models that both variants train."""
         return [model for model in self.trained(one) if model in self.trained(other)]
 
-    def options(self, entry: Variant) -> dict[str, Any]:
+    def options(self, entry: Variant) -> Options:
         """Return a variant's strategy options, which override those assumed for the strategy."""
         return {**self.assumed.get("options", {}).get(entry.strategy, {}), **entry.options}
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
-from parbench.cell import Dataset, Hardware, Training
+from parbench.cell import Dataset, Hardware, Options, Training
 from parbench.files import FILE_NAME
 from parbench.plan.configuration import Override
 from parbench.plan.strict_model import Number, StrictModel, validated
@@ -65,8 +65,8 @@ class PlannedGroup(Partial):
     network: str | None = Field(None, description="what its cells call the model, if not `model`")
     variant: str
     strategy: str
-    options: dict[str, Any]
-    model_options: dict[str, Any]
+    options: Options
+    model_options: Options
     pretrained: dict[str, str] = Field({}, description="SHA-256 of published weights, by model")
     hardware: CellHardware
     dataset: CellDataset

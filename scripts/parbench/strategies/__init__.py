@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parbench import models
 
 if TYPE_CHECKING:
-    from parbench.cell import Cell
+    from parbench.cell import Cell, Options
     from parbench.strategies._base import Strategy
 
 
@@ -32,7 +32,7 @@ def of(cell: Cell) -> Strategy:
     return load(cell.strategy.name)(cell)
 
 
-def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def stated_options(name: str, options: Options) -> Options:
     """Return ``options`` of the strategy ``name``, leaving out implied ones at their defaults."""
     return models.without_implied(load(name).OPTIONS, options)
 

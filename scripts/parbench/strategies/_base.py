@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench import models
-from parbench.cell import Cell, Model
+from parbench.cell import Cell, Model, Options, OptionSchema
 from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Strategy:
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
     # so that adding the option does not change the ids of existing cells.
-    OPTIONS: ClassVar[dict[str, dict[str, Any]]] = {}
+    OPTIONS: ClassVar[dict[str, OptionSchema]] = {}
     REFUSES: ClassVar[dict[str, str]] = {}  # by setting of cell.TUNING that it cannot use: why
 
     def __init__(self, cell: Cell):
@@ -71,7 +71,7 @@ class Strategy:
         return 1
 
     @property
-    def companions(self) -> dict[str, dict[str, Any]]:
+    def companions(self) -> dict[str, Options]:
         """Other models that train at the same time, each in its own process: by name, the options
         that differ from their defaults."""
         return {}
@@ -125,7 +125,7 @@ class Strategy:
         return None
 
     @classmethod
-    def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    def resolved(cls, options: Options, folder: Path, where: str) -> Options:
         """Return ``options`` as a cell stores them; ``folder``: the study's folder.
 
         Raises ParbenchError, whose message begins with ``where``, if an option names something
@@ -134,12 +134,12 @@ class Strategy:
         return options
 
     @classmethod
-    def certified(cls) -> Iterator[tuple[int, dict[str, Any]]]:
+    def certified(cls) -> Iterator[tuple[int, Options]]:
         """Yield (devices, options other than the defaults) to compare with eager training."""
         yield 1, {}
 
     @classmethod
-    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+    def lossy(cls, options: Options) -> str | None:
         """Return how ``options`` deliberately deviate from eager training; None if they do not."""
         return None
 

@@ -6,9 +6,9 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from parbench.cell import TUNING
+from parbench.cell import TUNING, Options
 from parbench.errors import ParbenchError
 from parbench.files import digest, sha256_file
 from parbench.strategies import _base
@@ -76,7 +76,7 @@ class Strategy(_base.Strategy):
     }
 
     @classmethod
-    def resolved(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    def resolved(cls, options: Options, folder: Path, where: str) -> Options:
         """Return ``options`` with the program's folder, relative to the project's, and the digest
         of its files, so that changed files make another cell. Raises ParbenchError."""
         place = Path(folder, options["folder"])

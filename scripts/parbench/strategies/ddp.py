@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from parbench.cell import Options
 from parbench.strategies import _process_group
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Strategy(_process_group.DataParallelGroup):
             )
 
     @classmethod
-    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+    def lossy(cls, options: Options) -> str | None:
         """Return how a hook changes gradients; None if it does not."""
         rank = options.get("powersgd_rank", 1)
         return {

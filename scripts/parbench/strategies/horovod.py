@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from parbench.cell import Options
 from parbench.strategies import _data_parallel, _rendezvous
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Strategy(_data_parallel.DataParallel):
             )
 
     @classmethod
-    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+    def lossy(cls, options: Options) -> str | None:
         """Return how compression changes gradients; None if it does not."""
         rounded = options.get("compression") == "fp16"
         return "gradients are rounded to float16 (compression fp16)" if rounded else None

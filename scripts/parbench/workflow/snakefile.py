@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake.exceptions import WorkflowError
 
@@ -36,19 +36,22 @@ from parbench.words import nearest
 from parbench.workflow import unfinished
 from parbench.workflow.invocation import Invocation
 
+if TYPE_CHECKING:
+    from snakemake.iocontainers import Wildcards
+
 # How Snakemake finds that a result is stale; settings and code are parameters of the rules.
 TRIGGERS = {"input", "mtime", "params"}
 ALL = 10_000  # cores: Snakemake lowers this to its --cores
 
 
-def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
+def evidence_files(pattern: str) -> Callable[[Wildcards], list[str]]:
     """Return an input function that fills ``pattern`` for each unpacked file of evidence.
 
     The function raises WorkflowError if there is no such file; only the report on evidence calls
     it.
     """
 
-    def asked(wildcards: Any) -> list[str]:
+    def asked(wildcards: Wildcards) -> list[str]:
         names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
         if not names:
             raise WorkflowError(
@@ -136,7 +139,7 @@ class WorkflowRun:
 
     # ------------------------------------------------------------ a cell's job
 
-    def cell(self, wildcards: Any) -> Cell | Pair:
+    def cell(self, wildcards: Wildcards) -> Cell | Pair:
         """Return a job's cell. Raises WorkflowError if it is unknown or cannot run here."""
         name = wildcards.cell
         if name not in self.plan.cells:
@@ -147,11 +150,11 @@ class WorkflowRun:
         self.asked.add(name)
         return self.plan.cells[name]
 
-    def cell_dataset(self, wildcards: Any) -> str:
+    def cell_dataset(self, wildcards: Wildcards) -> str:
         """Return its dataset's digest file: small, so Snakemake compares content, not time."""
         return f"results/data/{self.cell(wildcards).dataset.name}/digest.json"
 
-    def cell_weights(self, wildcards: Any) -> list[str]:
+    def cell_weights(self, wildcards: Wildcards) -> list[str]:
         """Return the digest files of the weights it starts from; none if the seed draws them."""
         return list(map(str, state.weights(self.cell(wildcards))))
 
@@ -162,24 +165,24 @@ class WorkflowRun:
         names = [cell.id for cell in cells if isinstance(cell, Cell) and cell.run.keeps_weights]
         return "|".join(map(re.escape, names)) or "none"
 
-    def cell_image(self, wildcards: Any) -> list[str]:
+    def cell_image(self, wildcards: Wildcards) -> list[str]:
         """Return the digest files of its images; none if cells run on the host."""
         images_of_sides = (state.image_of(side, self.plan) for side in self.cell(wildcards).sides)
         return list(
             dict.fromkeys(_digest_file(image) for image in images_of_sides if image is not None)
         )
 
-    def cell_identity(self, wildcards: Any) -> str:
+    def cell_identity(self, wildcards: Wildcards) -> str:
         """Return a digest of the code and the software that it can reach."""
         cell = self.cell(wildcards)
         return identity.planned(cell, state.image_labels(cell, self.plan))
 
-    def cell_threads(self, wildcards: Any) -> int:
+    def cell_threads(self, wildcards: Wildcards) -> int:
         """Return the cores that a cell holds on a node; a pair gets all, so that it runs alone."""
         cell = self.cell(wildcards)
         return ALL if isinstance(cell, Pair) else devices.needed(cell, 1)[1]
 
-    def cell_priority(self, wildcards: Any) -> int:
+    def cell_priority(self, wildcards: Wildcards) -> int:
         """Return 1000 - seed (or restart), so that compared strategies run close in time.
 
         This orders cells with the same number of cores: a larger one waits until no smaller one
@@ -203,7 +206,7 @@ class WorkflowRun:
 
     # ------------------------------------------------------------ tables, report, certificates
 
-    def metrics(self, wildcards: Any) -> list[str]:
+    def metrics(self, wildcards: Wildcards) -> list[str]:
         """Return the metrics.json of each cell of the study that can run here."""
         study = wildcards.study
         if study not in self.plan.studies:
@@ -211,7 +214,7 @@ class WorkflowRun:
             raise WorkflowError(f"error: study {study!r} is not in `studies`{near}")
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
-    def measured(self, wildcards: Any) -> list[str]:
+    def measured(self, wildcards: Wildcards) -> list[str]:
         """Return the metrics.json of every cell that can run here, and the certificates."""
         cells = (cell for study in self.plan.studies for cell in self.plan.runnable(study))
         metrics = [str(folder(cell) / "metrics.json") for cell in dict.fromkeys(cells)]
@@ -238,11 +241,11 @@ class WorkflowRun:
             lambda path: writing.is_written(path, content[path]),
         )
 
-    def study_plan(self, wildcards: Any) -> list[str]:
+    def study_plan(self, wildcards: Wildcards) -> list[str]:
         """Return the file of the plan of the table's study."""
         return self.study_plans([wildcards.study])
 
-    def planned(self, name: str) -> Callable[[Any], list[str]]:
+    def planned(self, name: str) -> Callable[[Wildcards], list[str]]:
         """Return an input function for a file of the plan that all studies share."""
         return lambda wildcards: self._planned([name], Path.exists)
 
@@ -260,11 +263,11 @@ class WorkflowRun:
         run = "python scripts/bin/parbench images run report --plan results/plan/images.json --"
         return run if self.deployment.in_images else ""
 
-    def plan_of_images(self, wildcards: Any) -> list[str]:
+    def plan_of_images(self, wildcards: Wildcards) -> list[str]:
         """Return the file that the programs above find their image by; none on the host."""
         return self._planned(["images.json"], Path.exists) if self.deployment.in_images else []
 
-    def certificates(self, wildcards: Any) -> list[str]:
+    def certificates(self, wildcards: Wildcards) -> list[str]:
         """Return the certificates for a table's study."""
         return self.certificates_of([wildcards.study])
 
@@ -282,7 +285,7 @@ class WorkflowRun:
     def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
         return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
 
-    def certified(self, wildcards: Any) -> str:
+    def certified(self, wildcards: Wildcards) -> str:
         """Return a digest of what a certificate must cover.
 
         The certified code and the host's packages are part of it.
@@ -290,7 +293,7 @@ class WorkflowRun:
         todo = self._certified(wildcards.place, self.plan.studies)
         return certificate.content(todo, wildcards.place)
 
-    def certified_plans(self, wildcards: Any) -> list[str]:
+    def certified_plans(self, wildcards: Wildcards) -> list[str]:
         """Return the plans that need anything of a certificate; `certified` says what."""
         names = [
             f"{study}.json"
@@ -299,19 +302,19 @@ class WorkflowRun:
         ]
         return self._planned(names, Path.exists)
 
-    def certified_image(self, wildcards: Any) -> str | list:
+    def certified_image(self, wildcards: Wildcards) -> str | list:
         """Return the digest file of a certificate's image; none on the host."""
         image = certificate.image_of(wildcards.place)
         return [] if image is None else f"results/images/{wildcards.place}.json"
 
-    def certified_python(self, wildcards: Any) -> list[str]:
+    def certified_python(self, wildcards: Wildcards) -> list[str]:
         """Return the arguments that name the user's own Python; none without one."""
         python = self.deployment.python
         return [] if python is None else ["--python", python]
 
     # ------------------------------------------------------------ what decides an input's bytes
 
-    def dataset_source(self, wildcards: Any) -> str:
+    def dataset_source(self, wildcards: Wildcards) -> str:
         """Return what determines a dataset's bytes: not its mirrors, nor the code that fetches it.
 
         A change of the conversion must raise CONVERSION of the dataset's kind. For a local folder,
@@ -327,7 +330,7 @@ class WorkflowRun:
             digest = str(error)
         return " ".join(filter(None, (state.made_from(wildcards.dataset, self.plan), digest)))
 
-    def weights_source(self, wildcards: Any) -> str:
+    def weights_source(self, wildcards: Wildcards) -> str:
         """Return what determines the bytes of published weights, and their model's code."""
         spec = self._entry("weight", self.plan.weights, wildcards.weights)
         model = provenance.combined(provenance.closure(models.module(spec["model"])))
