@@ -95,7 +95,7 @@ evidence: .python ## save a finished study's results: reports/evidence/<study>-<
 crate: .python ## write a Workflow Run RO-Crate of the finished run to crate/; ARGS="--out <name>.zip --agent '<your name>'"
 	@$(ENTER) --add crate $(RUN) crate $(ARGS)
 
-system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
+system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java, zsh
 	@bash containers/system.sh $(ARGS)
 
 doctor: .python ## show what this machine can run, and the command that fixes each problem

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the full suite needs of the system, on Debian and Ubuntu: Apptainer, Slurm, Chromium, Java.
+# What the full suite needs of the system, on Debian and Ubuntu: Apptainer, Slurm, Chromium, Java, zsh.
 #
 #     sudo make system                            # all of it
 #     sudo make system ARGS=chromium              # one part
@@ -28,6 +28,7 @@ declare -A programs=(
     [chromium]="chromium=chromium chromedriver=chromium-driver,chromedriver,chromedriver
         pdftotext=poppler-utils,poppler-utils,poppler-tools"
     [java]="java=openjdk-17-jre-headless,java-21-openjdk-headless,java-17-openjdk-headless"
+    [zsh]="zsh=zsh"
 )
 
 # An Apptainer that runs and is new enough for build arguments.
@@ -95,10 +96,10 @@ esac
 policy="" work=""
 trap 'rm -rf -- "$policy" "$work"' EXIT
 parts=("$@")
-((${#parts[@]})) || parts=(apptainer slurm chromium java)
+((${#parts[@]})) || parts=(apptainer slurm chromium java zsh)
 packages=""
 for part in "${parts[@]}"; do
-    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, accounting, chromium, java"
+    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, accounting, chromium, java, zsh"
     if [[ $part == slurm ]] && ls /etc/slurm*/slurm.conf /run/slurm/conf/slurm.conf >/dev/null 2>&1; then
         say "slurm: left as it is, since this machine has its own"
         continue

@@ -15,6 +15,7 @@ COMMANDS = {
     "accounting": ("slurmdbd", "mariadbd"),
     "chromium": ("chromium", "chromedriver"),
     "spark": ("java",),
+    "zsh": ("zsh",),
 }
 
 

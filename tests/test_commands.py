@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from parbench import __main__ as program
 from parbench import variables
 from parbench.deploy import host_environment
+from require import require
 from test_images import ready
 from workspace import ROOT
 
@@ -105,15 +108,43 @@ def test_the_successor_of_an_old_program_exists(name):
     assert said.splitlines()[0].split()[-1] in NAMES
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completions_are_read_by_their_shell(shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell}")
-    script = run(sys.executable, "-S", variables.PROGRAM, "completions", shell).stdout
-    assert run(shell, "-n", input=script).stderr == ""
-    if shell == "bash":
-        typed = "COMP_WORDS=(parbench claims sh) COMP_CWORD=2; _parbench; echo ${COMPREPLY[*]}"
-        assert run(shell, "-c", f"{script}\n{typed}").stdout == "show\n"
+def typed(keys: str, *shell: str, folder: Path) -> str:
+    """Return what an interactive ``shell``, which the ``keys`` end, shows in its terminal."""
+    controller, terminal = pty.openpty()
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "dumb"}
+    process = subprocess.Popen(shell, cwd=folder, env=environment, start_new_session=True, **ends)
+    os.close(terminal)
+    os.write(controller, keys.encode())
+    shown = b""
+    with contextlib.suppress(OSError):  # no process has the terminal any more
+        while read := os.read(controller, 4096):
+            shown += read
+    os.close(controller)
+    process.wait()
+    return shown.decode()
+
+
+@pytest.mark.parametrize("shell", [("bash", "--norc"), ("zsh", "-f")], ids=lambda words: words[0])
+def test_a_shell_completes_commands_actions_and_options(shell, tmp_path):
+    if shell[0] == "zsh":
+        require("zsh")
+    script = run(sys.executable, "-S", variables.PROGRAM, "completions", shell[0]).stdout
+    (tmp_path / "script").write_text(f"{script}\nparbench() {{ echo ran $*.; }}\n")
+    lines = [
+        ". ./script",
+        "parbench cel\t",
+        "parbench claims sh\t",
+        "parbench cells --st\t",
+        "exit",
+    ]
+    shown = typed("".join(f"{line}\n" for line in lines), *shell, "-i", folder=tmp_path)
+    shown = shown.replace(" .", ".")
+    assert re.findall("ran .*[.]", shown) == [
+        "ran cells.",
+        "ran claims show.",
+        "ran cells --study.",
+    ]
 
 
 @pytest.fixture

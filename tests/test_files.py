@@ -261,7 +261,12 @@ LAUGHS = b"a: &a [x]\n" + b"".join(
         ),
         (YAML, LAUGHS, ", line 6: f.6: aliases unfold to more than 100,000 values", "write fewer"),
         (YAML, b"[" * 100_000, ", line 1: 0.0.0: nested more than 50 levels deep", "write fewer"),
-        (YAML, b"a:\n- [1\nb: 2\n", ", line 3: not valid YAML: ", "that begins on line 2; correct it"),
+        (
+            YAML,
+            b"a:\n- [1\nb: 2\n",
+            ", line 3: not valid YAML: ",
+            "line 2; correct it",
+        ),
         (YAML, b"a: '1\n\n", ", line 1: not valid YAML: found unexpected end", "correct it"),
         (YAML, b"a:\n\tb: 1", ", line 2: not valid YAML: ", "it contains a tab; indent"),
         (YAML, b"a: @b", ", line 1: not valid YAML: ", "put text that begins with @ in quotes"),

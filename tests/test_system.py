@@ -79,7 +79,7 @@ esac""",
 def test_mistakes_are_one_sentence(machine):
     done = machine.run("nonsense")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "nonsense: parts are apptainer, slurm, accounting, chromium, java" in done.stderr
+    assert "nonsense: parts are apptainer, slurm, accounting, chromium, java, zsh" in done.stderr
     machine.stub("id", "echo 1000")
     done = machine.run("chromium")
     assert done.returncode == 2
