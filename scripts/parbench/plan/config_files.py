@@ -244,6 +244,6 @@ def study(name: str) -> Study:
     if overlap:
         raise ParbenchError(
             f"{shown(path)}: {overlap[0]!r} is set under both settings and assumed; keep it under "
-            "`assumed` if the source leaves it open, else under `settings`"
+            "`assumed` if the source does not state it, else under `settings`"
         )
     return content

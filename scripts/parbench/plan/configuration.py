@@ -210,7 +210,8 @@ class HardwareEntry(StrictModel):
     def _fits_its_device(self) -> HardwareEntry:
         if self.device == "cpu" and self.gpu_model:
             raise ValueError(
-                f"gpu_model {self.gpu_model!r} on device cpu; remove it or choose device: cuda"
+                f"gpu_model {self.gpu_model!r} does not apply to device cpu; remove it, or choose "
+                "device: cuda"
             )
         return self
 
@@ -254,8 +255,12 @@ class Weights(StrictModel):
         takes_texts = self.model in models.names() and models.vocabulary(self.model) is not None
         if takes_texts != (self.network is None) or takes_texts != (self.image_size is None):
             raise ValueError(
-                f"network {self.network}, image_size {self.image_size}: {self.model} is "
-                + ("a text model; remove both" if takes_texts else "an image model; set both")
+                f"network {words_of(self.network)}, image_size {words_of(self.image_size)}: "
+                + (
+                    f"{self.model} is a text model, which has neither; remove both"
+                    if takes_texts
+                    else f"{self.model} is an image model, which needs both; set both"
+                )
             )
         return self
 
@@ -293,8 +298,8 @@ class Config(StrictModel):
     """config.yaml with all changes laid over it."""
 
     studies: Annotated[list[StudyName], Field(min_length=1), Distinct] = Field(
-        description="studies to run: the name of a file studies/<name>.yaml, or the path of one "
-        "elsewhere, beside which published/ holds its values and claims"
+        description="studies to run, each the name of a file studies/<name>.yaml or the path of a "
+        "file elsewhere, which has its values and claims in a folder published/ beside it"
     )
     stack: Name = Field(description="software versions, a folder containers/locks/<stack>/")
     deployment: Annotated[

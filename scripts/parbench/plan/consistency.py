@@ -72,7 +72,9 @@ def check_names(study: Study, where: str) -> None:
     """Check every name of a model, variant or strategy that a study refers to."""
     for label, entry in study.together.items():
         if label in study.models:
-            raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
+            raise ParbenchError(
+                f"{where}: together: {label} is also the name of a model; choose another name"
+            )
         for model in entry.models:
             known(f"together.{label}.models", model, study.models, where)
     row_names = [*study.models, *study.together]
@@ -260,8 +262,8 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     training = cell.training
     if cell.trained_by is not None and training.steps is not None:
         yield (
-            f"steps {training.steps} and trained_by: the whole test set is predicted; remove "
-            "steps, and set test_samples instead"
+            f"steps {training.steps} cannot be combined with trained_by, which predicts the whole "
+            "test set; remove steps, and set test_samples instead"
         )
     if cell.trained_by is not None and training.profile != "none":
         yield (
@@ -382,7 +384,7 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     if training.compile != "default" and training.gradient_accumulation > 1:
         yield f"{setting}: CUDA graphs overwrite gradients that are added up; choose default"
     if training.padding == "longest" and training.max_length is not None:
-        yield f"{setting}: every batch length would be compiled anew; choose padding: fixed"
+        yield f"{setting}: every batch length would be compiled separately; choose padding: fixed"
     if training.batch_norm == "synchronized" and strategy.data_parallel_size > 1:
         yield (
             f"{setting}: synchronized BatchNorm makes ranks wait inside a compiled pass; choose "

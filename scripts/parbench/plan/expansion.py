@@ -294,7 +294,7 @@ class Expansion:
         consistency.check_names(self.study, self.where)
 
     def _check_dataset(self, key: str, where: str) -> None:
-        own = "`datasets` in config.yaml or a --configfile adds your own"
+        own = "add your own under `datasets` in config.yaml or a --configfile"
         consistency.known(key, self.dataset, self.config.datasets, where, own)
 
     def _overridden(self, *keys: str) -> tuple[str, str]:
@@ -368,8 +368,8 @@ class Expansion:
             twin = variant_by_group.setdefault(names.group, variant)
             if twin != variant:
                 raise ParbenchError(
-                    f"{self.where}: variants.{variant}: the same cells as variant {twin!r} (model "
-                    f"{model_name}); remove one of them or change an option"
+                    f"{self.where}: variants.{variant}: has the same cells as variant {twin!r} "
+                    f"(model {model_name}); remove one of them or change an option"
                 )
         return names_by_key
 

@@ -155,7 +155,7 @@ def published_weights(
     choices = ", ".join(f"{key} (options {entry.options or {}})" for key, entry in entries.items())
     quoted_name = f" {brief(asked)!r}" if isinstance(asked, str) else ""
     raise ParbenchError(
-        f"{keys}: config.yaml has no weights{quoted_name} of {name} with the options "
+        f"{keys}: config.yaml has no weights{quoted_name} for {name} with the options "
         f"{brief(str(differing))}; it has {brief(choices, 300) or 'none of this model'}. Add an "
         "entry under weights, or set pretrained: false"
     )

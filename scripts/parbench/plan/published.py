@@ -189,7 +189,7 @@ class Selection(StrictModel):
             raise PydanticCustomError("nothing", "should name at least one key")
         for key in self.model_fields_set:
             if getattr(self, key) is None:
-                raise wrong([key], "value null names nothing; write a value, or leave the key out")
+                raise wrong([key], "has no value; write one, or remove the key")
         return self
 
     def __str__(self) -> str:
@@ -226,8 +226,9 @@ class ClaimTest(StrictModel):
     denominator: Selection | None = Field(None, description="the cells of the denominator")
     contrast: Annotated[list[Selection], Field(min_length=2, max_length=2)] | None = Field(
         None,
-        description="two choices of cells, such as two models: the ratio among the first divided "
-        "by that among the second is judged (for scores, the difference of the differences)",
+        description="two selections of cells, such as two models: the ratio among the first "
+        "divided by that among the second is judged (for scores, the difference of the "
+        "differences)",
     )
     op: Literal[">", "<", "same", "report", "largest"] = Field(
         description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
@@ -286,7 +287,7 @@ class ClaimTest(StrictModel):
             problem = f"is not a metric{nearest(self.metric, metrics)}"
             raise wrong(["metric"], f"value {brief(self.metric)!r} {problem}")
         if self.contrast and self.contrast[0] == self.contrast[1]:
-            raise wrong(["contrast"], "names the same cells twice; name two choices of cells")
+            raise wrong(["contrast"], "names the same cells twice; name two different selections")
         return self
 
     @property

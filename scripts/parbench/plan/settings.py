@@ -213,7 +213,7 @@ def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
         if key not in values:
             raise ParbenchError(
                 f"{where}: the setting {key!r} ({field.description}) is missing; set it under "
-                "`settings`, or under `assumed` if the source leaves it open"
+                "`settings`, or under `assumed` if the source does not state it"
             )
     values["tf32"] = asdict(cell.TF32.of(values["tf32"]))
     return {key: values[key] for key in Settings.model_fields}

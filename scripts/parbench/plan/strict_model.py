@@ -50,7 +50,7 @@ class StrictModel(pydantic.BaseModel):
     def unwanted(self, key: str) -> PydanticCustomError:
         """Return the error for a stated ``key`` that other keys exclude."""
         value = words_of(self.stated()[key])
-        return wrong([key], f"value {value} does not belong here; remove it")
+        return wrong([key], f"value {value} does not apply here; remove it")
 
 
 AnyModel = TypeVar("AnyModel", bound=pydantic.BaseModel)

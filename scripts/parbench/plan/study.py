@@ -165,7 +165,7 @@ class VariantPair(StrictModel):
 
     variant: str = Field(description="the variant whose speedup is measured")
     baseline: str = Field(
-        description="the variant that it is compared with; itself for two equal sides (A/A)"
+        description="the variant to compare with; the same variant for two equal sides (A/A)"
     )
     models: Names | None = Field(
         None,
@@ -235,7 +235,7 @@ class Study(StrictModel):
         "this study's scale; default: those of its source",
     )
     dataset: str = Field(description="a name under datasets in config.yaml")
-    seeds: Seeds = Field(description="seeds, distinct; each cell runs once for each")
+    seeds: Seeds = Field(description="distinct seeds; each cell runs once per seed")
     settings: Layer = Field({}, description="settings that the source states or the study chooses")
     assumed: Assumed = Field(
         {},

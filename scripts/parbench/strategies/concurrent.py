@@ -24,9 +24,9 @@ class Strategy(eager.Strategy):
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "beside": {
-            "description": "models that train at the same time, each on a device of its own or "
-            "all on one GPU: by name, the options that differ from their defaults; the cell's own "
-            "may be among them",
+            "description": "models that train at the same time, each on its own device or all on "
+            "one GPU: names, each with the options that differ from the defaults; the cell's own "
+            "model may be included",
             "type": "object",
             "additionalProperties": {"type": "object"},
             "minProperties": 1,
@@ -66,13 +66,13 @@ class Strategy(eager.Strategy):
             )
         for name in sorted(beside):
             if not models.exists(name):
-                yield f"beside.{name}: there is no such model; correct the name"
+                yield f"beside.{name}: there is no model of this name; correct it"
         named_options = beside.get(model.name)
         own_options = models.options(model.name, model.options)
         if named_options is not None and models.options(model.name, named_options) != own_options:
             yield (
-                f"beside.{model.name}: with the options {named_options} it is not the study's own "
-                f"{model.name}; make the two agree"
+                f"beside.{model.name}: its options {named_options} differ from those of the "
+                f"study's own {model.name}; make the two agree"
             )
 
     @classmethod
