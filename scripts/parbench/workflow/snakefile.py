@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from snakemake.exceptions import WorkflowError
 
@@ -36,12 +36,19 @@ from parbench.words import nearest
 from parbench.workflow import unfinished
 from parbench.workflow.invocation import Invocation
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import Wildcards
-
 # How Snakemake finds that a result is stale; settings and code are parameters of the rules.
 TRIGGERS = {"input", "mtime", "params"}
 ALL = 10_000  # cores: Snakemake lowers this to its --cores
+
+
+class Wildcards(Protocol):
+    """The wildcards of the rules; a job has those of its rule's output."""
+
+    cell: str
+    study: str
+    place: str
+    dataset: str
+    weights: str
 
 
 def evidence_files(pattern: str) -> Callable[[Wildcards], list[str]]:
