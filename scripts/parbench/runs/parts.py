@@ -37,7 +37,7 @@ class Extended(Record):
     """A record that may contain further metrics: any other key, with a number or null."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def number(self, name: str) -> float | None:
         """Return a further metric; None if it was not measured."""
