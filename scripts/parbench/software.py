@@ -11,7 +11,6 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 from parbench import distribution, machine, packages
 from parbench.cell import Cell
@@ -108,7 +107,7 @@ def _java() -> str:
     return str(number) if number >= JAVA else f"{number}, {where}"
 
 
-def _horovod_state() -> dict[str, Any]:
+def _horovod_state() -> dict[str, object]:
     """Return what `parbench env` recorded about its Horovod: {available, gpu, ...}."""
     path = Path(sys.prefix, "horovod.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parbench.errors import ParbenchError, sentence
 
@@ -48,13 +48,13 @@ class Images:
         names = ("train_images", "train_labels", "test_images", "test_labels")
         return {name: getattr(self, name) for name in names}
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return the metadata stored with the tensors: each channel's mean and standard
         deviation."""
         mean, std = _moments(self.train_images)
         return {"mean": mean, "std": std}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the fields of digest.json that only image datasets have."""
         notes = {"notes": list(self.notes)} if self.notes else {}
         return {"image_shape": list(self.train_images.shape[1:]), **notes}

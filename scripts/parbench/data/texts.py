@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ class Texts:
                 arrays[f"{part}_offsets.{kind}"] = ends
         return arrays
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return metadata stored with the tensors, so that the file's digest covers it."""
         vocabularies = {}
         for kind, tokenizer in self.tokenizers.items():
@@ -73,6 +73,6 @@ class Texts:
             "tokenizers": version("tokenizers"),
         }
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return nothing, as digest.json needs no further fields for texts."""
         return {}

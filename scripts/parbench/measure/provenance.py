@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from parbench import git, models, strategies
 from parbench.cell import Cell, Pair
@@ -89,7 +88,7 @@ def combined(digests: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def git_state(folder: Path = SCRIPTS) -> dict[str, Any]:
+def git_state(folder: Path = SCRIPTS) -> dict[str, object]:
     """Return git_commit and git_dirty of the checkout with ``folder``; both None without git."""
     return git.state(folder.parent)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
 # For a run that was not tested.
-NO_SCORES: dict[str, Any] = {
+NO_SCORES: dict[str, object] = {
     "test_accuracy": None,
     "test_precision_macro": None,
     "test_recall_macro": None,
@@ -18,7 +18,7 @@ NO_SCORES: dict[str, Any] = {
 }
 
 
-def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict[str, Any]:
+def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict[str, object]:
     """Return accuracy, macro precision, recall, F1 and specificity, and the confusion matrix.
 
     ``truth`` and ``predicted`` are integer arrays [N]; rows of the matrix are true classes.
