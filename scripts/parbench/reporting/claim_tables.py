@@ -374,11 +374,11 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> TableEntry:
         "What each verdict is based on",
         [("", ["No.", "Compared"]), ("", columns)],
         rows,
-        caption="Numbered as above, a row for each comparison of each part of a claim: the metric "
-        "of the first side over that of the second, by restart of pairs measured in turn, or by "
-        "seed (their number in brackets); for scores, the first minus the second. Direction: "
-        "whether it is above or below, or the same, as claimed. Size: how large it is here; "
-        "smaller is closer to no effect than published.",
+        caption="Claims are numbered as above. Each row is one comparison of one part of a claim: "
+        "the metric of the first side over that of the second; for scores, the first minus the "
+        "second. Its values come from the restarts of pairs measured in turns, or from seeds "
+        "(their number in brackets). Direction: whether it is above or below, or the same, as "
+        "claimed. Size: how large it is here; smaller is closer to no effect than published.",
         notes=notes,
         empty="No claim of these sources has a part that cells can measure.",
     )
@@ -461,9 +461,10 @@ def _audit(
         "Contradictions among the published numbers",
         [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
-        caption="By arithmetic only, without training: questions to the authors, not verdicts. "
-        "Certain: one of the numbers is wrong, whatever was run; likely: unless another clock, "
-        "other work or a run that is not printed explains it; weak: it may be chance. "
+        caption="These are questions to the authors, not verdicts; they follow from arithmetic, "
+        "without training. Certain: one of the numbers is wrong, whatever was run. Likely: one is "
+        "wrong unless another clock, other work or a run that is not printed explains it. Weak: "
+        "it may be chance. "
         f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         "samples, and a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",

@@ -114,7 +114,7 @@ def _figure(study: StudyResults, sweep: Sweep) -> FigureEntry | None:
     if any(
         group.shared for own in models.values() for by_x in own.values() for group in by_x.values()
     ):
-        caption += " Some cells ran while others did on the same machine, which slows both."
+        caption += " Some cells ran at the same time on one machine, which slows them."
     return figure_json(study, sweep.setting, sweep.title, caption, panels) if panels else None
 
 

@@ -121,7 +121,7 @@ def second_device_figure(study: StudyResults) -> FigureEntry | None:
         return None
     caption = (
         "Speed relative to one device with unchanged settings, from pairs measured in "
-        "turn, with the 95 % interval (none below 4 restarts). The last row and the "
+        "turns, with the 95 % interval (none for fewer than 4 restarts). The last row and the "
         "dashed line are a second device with unchanged settings. Compiling happens "
         "before the clock starts; its seconds per start are given separately."
     )

@@ -48,7 +48,7 @@ def _table(
         ],
         [row for group in groups for row in _rows(study, group, notes, bool(more))],
         caption="Times by torch.profiler over a few steps (docs/verdicts.md), on the "
-        "accelerator if there is one, else on the CPU. Self time excludes the operators "
+        "accelerator if there is one, otherwise on the CPU. Self time excludes the operators "
         "that an operator calls; its share is of all self time. None of the source's "
         "tables says how many steps it recorded: compare shares, not times.",
         context=context(groups),

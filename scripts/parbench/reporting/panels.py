@@ -214,9 +214,9 @@ def restarts_table(study: StudyResults, known: Environments) -> TableEntry | Non
         [("", ["Restart", "Compares"]), ("", columns)],
         [_restart_row(run, of_cell[cell], known) for cell, run in study.runs.pairs.items()],
         caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
-        "is, with how many slices were disturbed. Load of others: the share of the time of its "
-        "cores that other programs and the hypervisor took, over all slices. To measure one "
-        f"again, by its name: {command}",
+        "is, and how many slices were disturbed. Load of others: the share of its cores' time "
+        "that other programs and the hypervisor took, over all slices. To measure a restart "
+        f"again, use its name: {command}",
     )
 
 

@@ -153,7 +153,7 @@ def time_to_accuracy(study: StudyResults) -> TableEntry | None:
     units = {"test_accuracy": study.unit("test_accuracy"), metric: study.unit("train_seconds")}
     caption = (
         "Seconds of training, without evaluation, until the end of the first epoch with "
-        "at least the published test accuracy. If a seed never got there, no mean is "
+        "at least the published test accuracy. If a seed never reached it, no mean is "
         "shown, since it would leave out the slowest."
     )
     texts = ("time-to-accuracy", "Time to the published accuracy", caption)

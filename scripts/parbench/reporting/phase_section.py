@@ -32,8 +32,7 @@ DEFINED = (
 )
 APART = (
     "Instrumented cells are kept apart from timed ones. The last column is the time "
-    "of a cell over that of the same cell without the instrument: the cost of the "
-    "instrument."
+    "of a cell over that of the same cell without profiling: what profiling costs."
 )
 
 # Equal in an instrumented group and its timed twin, as is training except for the profile.

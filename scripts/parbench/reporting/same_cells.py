@@ -23,7 +23,7 @@ from parbench.verdicts.terms import NOT_MEASURED
 
 ACCURACY = METRICS["test_accuracy"]
 CAPTION = (
-    "Cells with the same settings, seed by seed, that both machines ran. Same weights: for how "
+    "Cells with the same settings that both machines ran, seed by seed. Same weights: for how "
     "many seeds the trained weights are equal to the last bit. Accuracy: B's minus A's, and "
     "whether the two are equal by the rule of every verdict. Each ratio comes from pairs on one "
     "machine; times of two machines are not divided, since machines do not take turns."

@@ -22,14 +22,14 @@ STRONG, WEAK = "strong", "weak"
 WITH_BATCH = ("global_batch", "min_tail", "steps", "evaluation_batch")  # may vary with the batch
 TITLE = "What do more devices bring, and what does not scale?"
 CAPTION = (
-    "Measured in turn with one device, with 95 % intervals, or ranges of fewer than "
-    "4 restarts: as many samples in all (strong scaling: the speedup) or on each "
-    "device (weak scaling: the ratio of throughputs). Dashed: linear scaling; a "
-    "dash: the bound of a pipeline. Right: the serial fraction, for strong scaling "
-    "(N/S − 1)/(N − 1) with a speedup S on N devices (Karp and Flatt, 1990, after "
-    "Amdahl's law), for weak scaling (N − S)/(N − 1) (after Gustafson's law). If it "
-    "grows with the devices, communication and waiting cause it rather than serial "
-    "work."
+    "Measured in turns with one device, with 95 % intervals, or ranges of fewer than "
+    "4 restarts. Strong scaling: the speedup with as many samples in total. Weak "
+    "scaling: the ratio of throughputs with as many samples on each device. Dashed: "
+    "linear scaling; a dash: the bound of a pipeline. Right: the serial fraction. For "
+    "strong scaling it is (N/S − 1)/(N − 1) with a speedup S on N devices (Karp and "
+    "Flatt, 1990, after Amdahl's law), for weak scaling (N − S)/(N − 1) (after "
+    "Gustafson's law). If it grows with the devices, communication and waiting cause "
+    "it rather than serial work."
 )
 HEADS = {STRONG: "Strong scaling: speedup", WEAK: "Weak scaling: throughput"}
 
