@@ -11,7 +11,7 @@ from parbench.runs.records import Trained
 
 CAPTION = (
     "Each strategy is compared with eager training on one batch with an uneven "
-    "tail, in float32 on one of up to three, at small width. The error is the "
+    "tail, at small width; in float32, on one of up to three such batches. The error is the "
     "largest of any tensor, relative to eager's tensor in norm, over all options "
     "and devices that cells use; in "
     "bfloat16, also the share of matrix products computed in float32. BatchNorm is "

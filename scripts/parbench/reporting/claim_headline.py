@@ -23,7 +23,7 @@ def headline(judged: list[Judged]) -> str:
         reasons = Counter(why for each in found for why in each)
         counted = "; ".join(f"{why} ({n})" for why, n in reasons.most_common())
         verb = "was" if untested == 1 else "were"
-        several = ", some for several reasons" * (reasons.total() > untested)
+        several = _several(reasons.total(), untested)
         text += f" {untested} {verb} not tested here{several}: {counted}."
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
@@ -34,7 +34,7 @@ def headline(judged: list[Judged]) -> str:
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
         text += f" Comparisons are shared by claims {'; '.join(shared)}."
-    if decided := [each for each in judged if each.weakness != NOT_DECIDED]:
+    if decided := [each for each in judged if each.weaknesses != (NOT_DECIDED,)]:
         text += f" {_firm(decided)}."
     scaled = {c.study for each in judged for c in each.comparisons if c.scaled}
     if scaled:
@@ -49,10 +49,18 @@ def headline(judged: list[Judged]) -> str:
 def _firm(decided: list[Judged]) -> str:
     """Return how many verdicts on ``decided`` claims, which hold or do not, are firm, and why the
     others are not."""
-    weak = Counter(each.weakness for each in decided if not each.firm)
-    text = f"Firm verdicts: {len(decided) - weak.total()} of {len(decided)}"
-    reasons = ", ".join(f"{why} ({number})" for why, number in weak.items())
-    return f"{text}; others: {reasons}" if weak else text
+    weak = [each for each in decided if not each.firm]
+    text = f"Firm verdicts: {len(decided) - len(weak)} of {len(decided)}"
+    found = Counter(why for each in weak for why in each.weaknesses)
+    reasons = ", ".join(f"{why} ({number})" for why, number in found.items())
+    return f"{text}; others{_several(found.total(), len(weak))}: {reasons}" if weak else text
+
+
+def _several(reasons: int, number: int) -> str:
+    """Return the words for so many ``reasons`` of a ``number`` of claims; empty for one each."""
+    if reasons <= number:
+        return ""
+    return ", for several reasons" if number == 1 else ", some for several reasons"
 
 
 def _sharing(judged: list[Judged]) -> list[str]:

@@ -75,8 +75,8 @@ Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 def section(
     studies: list[StudyResults], claimed: Sequence[Path], published: list[Path]
 ) -> tuple[ClaimsSection | None, list[Judged]]:
-    """Return the section with the claims, their comparisons one by one, and the audit of the same
-    sources; and the claims as records.
+    """Return the section with the claims, their comparisons one by one, and the audit of the
+    studies' sources and of those whose claims they test; and the claims as records.
 
     None, and no records, without ``claimed``, ``published`` or a study that has a source or claims.
     """
@@ -87,13 +87,14 @@ def section(
     all_rows = list(itertools.chain.from_iterable(rows_by_path.values()))
     all_claims = read_claims(*claimed)
     rebuilt = [_rebuilt(study, all_rows) for study in relevant]
-    sources = {each.source.name for each in rebuilt}
     assumptions = checks.DatasetAssumptions()
-    findings = []
-    for path, rows in rows_by_path.items():
-        for finding in checks.findings(rows, all_claims, assumptions):
-            findings += [(path, finding)] if finding.study in sources else []
+    findings = [
+        (path, finding)
+        for path, rows in rows_by_path.items()
+        for finding in checks.findings(rows, all_claims, assumptions)
+    ]
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
+    sources = {each.source.name for each in rebuilt} | {each.claim.study for each in judged}
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     first_page = _first_page(dict(enumerate(judged, 1)))
     made: ClaimsSection = {
@@ -102,7 +103,7 @@ def section(
         "figure": first_page["figure"],
         "table": first_page["table"],
         "detail": _one_by_one(judged, panels),
-        "audit": _audit(findings, assumptions),
+        "audit": _audit([each for each in findings if each[1].study in sources], assumptions),
         "terminal": list(_on_a_terminal(judged)),
     }
     return made, judged

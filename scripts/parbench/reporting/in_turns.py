@@ -19,7 +19,7 @@ from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_
 from parbench.reporting.text import fixed, listed
 from parbench.verdicts.controls import TimedPair, timed_pairs
 from parbench.verdicts.groups import Group
-from parbench.verdicts.pairs import Compared
+from parbench.verdicts.pairs import Compared, using_disturbed
 from parbench.verdicts.ratios import ratio_text, with_interval
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
@@ -57,8 +57,9 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         [_row(study, pair, scaled_by_group, judged, notes) for pair in pairs],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed if other "
-        "programs, or the hypervisor, took more than 5 % of its time; it is left out "
-        "(if two others remain) and measured again. In brackets: the ratio with "
+        "programs, or the hypervisor, took more than 5 % of its time; it is measured again "
+        "and left out, or used if fewer than two others remain in its restart. Such load slows "
+        "the side with more cores more. In brackets: the ratio with all "
         "disturbed pairs, and the 95 % interval, which holds after any number of "
         "restarts and is therefore wider than a t-interval. Restarts of one session, with "
         "gaps of less than six hours, show how this machine was on that day. The bound of "
@@ -69,9 +70,9 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
     )
 
 
-def headline(studies: Iterable[StudyResults]) -> str:
+def headline(studies: Iterable[StudyResults], where: str = "") -> str:
     """Return what the pairs of ``studies`` show: each one if they are few, else how many show what;
-    and whether equal sides were equal. Empty without pairs."""
+    and whether equal sides were equal. Empty without pairs. ``where``: words for these studies."""
     shown: list[str] = []
     readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
@@ -92,7 +93,9 @@ def headline(studies: Iterable[StudyResults]) -> str:
     of_many = [f"of {len(shown)}, {listed(counts)}"] if len(shown) > FEW else shown
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
     sentences = [("Compared in turns", of_many), ("Equal sides", of_equal)]
-    return " ".join(f"{opening}: {'; '.join(texts)}." for opening, texts in sentences if texts)
+    return " ".join(
+        f"{opening}{where}: {'; '.join(texts)}." for opening, texts in sentences if texts
+    )
 
 
 def _times_as_fast(series: Series) -> str:
@@ -123,6 +126,7 @@ def _row(
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
     pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
+    disturbed_text += f"; {used}" if (used := using_disturbed(restarts)) else ""
     if row:
         marks = notes.mark_all(row.reason)
     else:

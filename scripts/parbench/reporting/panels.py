@@ -29,7 +29,7 @@ from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Environment
 from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.groups import Group
-from parbench.verdicts.pairs import restart
+from parbench.verdicts.pairs import Restart, restart
 
 LOG_LINES = 20  # the last lines shown of a failed cell's log
 FACTS = (  # of a cell's environment, besides those shared with other cells
@@ -196,8 +196,8 @@ def restarts_table(study: StudyResults, known: Environments) -> TableEntry | Non
     columns = [
         "Status",
         "Ratio",
-        "Slices",
-        "Load of others",
+        "Pairs of slices",
+        "Load of others (cores)",
         "Ran (UTC)",
         "Environment",
         "Commit",
@@ -214,31 +214,35 @@ def restarts_table(study: StudyResults, known: Environments) -> TableEntry | Non
         [("", ["Restart", "Compares"]), ("", columns)],
         [_restart_row(run, of_cell[cell], known) for cell, run in study.runs.pairs.items()],
         caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
-        "is, and how many slices were disturbed. Load of others: the share of its cores' time "
-        "that other programs and the hypervisor took, over all slices. To measure a restart "
-        f"again, use its name: {command}",
+        "is. Disturbed pairs of slices are left out if two others remain. Load of others: how many "
+        "of its cores other programs and the hypervisor kept busy, on average over all slices. To "
+        f"measure a restart again, use its name: {command}",
     )
 
 
 def _restart_row(run: PairRun, compares: str, known: Environments) -> list[TableCell]:
     is_ok, slices = run.status == "ok", run.slices
     status = status_text(run.status) + (f": {run.reason}" if run.reason else "")
-    ratio = math.exp(restart(run).value) if is_ok else None
-    disturbed = sum(each.disturbed for each in slices)
+    measured = restart(run) if is_ok else None
     spent = sum(each.seconds for each in slices)
     others = sum(each.others + each.steal for each in slices)
     return [
         TableCell(run.cell.id),
         TableCell(compares),
         TableCell(status, tone="plain" if is_ok else "bad"),
-        _number_cell(ratio, 3),
-        TableCell(f"{len(slices)}, {disturbed} disturbed", sort=len(slices)),
-        number(others / spent, f"{100 * others / spent:.1f} %") if spent else absent("no slice"),
+        _number_cell(measured and math.exp(measured.value), 3),
+        absent("no ratio") if measured is None else _pairs_cell(measured),
+        number(others / spent, fixed(others / spent, 3)) if spent else absent("no slice"),
         TableCell(period(run.started, run.finished)),
         _named(run, known),
         TableCell(run.environment.commit),
         TableCell(run.environment.code_digest[:8]),
     ]
+
+
+def _pairs_cell(measured: Restart) -> TableCell:
+    text = f"{measured.pairs}, {measured.disturbed} disturbed"
+    return TableCell(text + ", all used" * measured.uses_disturbed, sort=measured.pairs)
 
 
 def _memory(run: CellRun) -> float | None:

@@ -74,7 +74,10 @@ def collect(
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
         "claims": claims,
-        "turns": in_turns.headline(each for each in studies if each.name not in claiming),
+        "turns": in_turns.headline(
+            (each for each in studies if each.name not in claiming),
+            where=" in the studies without claims" * bool(claiming),
+        ),
         "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
         "machines": same_cells(studies),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -110,9 +110,10 @@ class Judged:
     """A claim with the verdict that the cells of one ``study`` give it, and its parts.
 
     ``grade``: how close its cells are to the source's (terms.GRADES); ``machines``: the
-    fingerprints of the machines that ran them; ``weakness``: why the verdict is not firm, empty if
-    it is. A firm verdict would not change if all claims of the report were judged as one, rests on
-    mostly undisturbed pairs with equal A/A controls, and is at the source's own scale.
+    fingerprints of the machines that ran them; ``weaknesses``: all reasons why the verdict is not
+    firm, none if it is. A firm verdict would not change if all claims of the report were judged as
+    one, rests on mostly undisturbed pairs with equal A/A controls, and is at the source's own
+    scale.
     """
 
     name: str
@@ -123,12 +124,17 @@ class Judged:
     reason: str
     grade: str
     machines: tuple[str, ...]
-    weakness: str = NOT_DECIDED
+    weaknesses: tuple[str, ...] = (NOT_DECIDED,)
 
     @property
     def firm(self) -> bool:
         """Whether the verdict is firm."""
-        return not self.weakness
+        return not self.weaknesses
+
+    @property
+    def weakness(self) -> str:
+        """Why it is not firm; empty if it is."""
+        return "; ".join(self.weaknesses)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -233,7 +239,10 @@ def judge(
     order = list(by_name)
     judged.sort(key=lambda each: order.index(each.study))
     number = len(judged)
-    return [replace(each, weakness=_weakness(each, by_name[each.study], number)) for each in judged]
+    return [
+        replace(each, weaknesses=tuple(_weaknesses(each, by_name[each.study], number)))
+        for each in judged
+    ]
 
 
 def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradiction]) -> Judged:
@@ -384,22 +393,24 @@ def _against(parts: Collection[JudgedPart]) -> str:
     )
 
 
-def _weakness(judged: Judged, study: Rebuilt, claims: int) -> str:
-    """Return why a verdict in a report of so many ``claims`` is not firm; empty if it is."""
+def _weaknesses(judged: Judged, study: Rebuilt, claims: int) -> Iterator[str]:
+    """Yield the reasons why a verdict in a report of so many ``claims`` is not firm."""
     tested = [each for part in judged.parts for each in part.judged]
     if not tested or judged.verdict not in (terms.HOLDS, terms.HOLDS_IN_DIRECTION, terms.FAILS):
-        return NOT_DECIDED
+        yield NOT_DECIDED
+        return
     if any(each.scaled for each in tested):
-        return "from a scaled copy"
+        yield "from a scaled copy"
     if not all(each.ratios for each in tested):
-        return "based on the largest part, which has no interval"
+        yield "based on the largest part, which has no interval"
     timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
     if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
-        return "based on pairs whose equal sides are not shown to be equal"
+        yield "based on pairs whose equal sides are not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
-        return "based on mostly disturbed pairs"
+        yield "based on mostly disturbed pairs"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
-    return "not clear enough among all claims" if answer == terms.UNDECIDED else ""
+    if answer == terms.UNDECIDED:
+        yield "not clear enough among all claims"
 
 
 def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:

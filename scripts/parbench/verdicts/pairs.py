@@ -48,6 +48,11 @@ class Restart:
     finished: datetime
 
     @property
+    def uses_disturbed(self) -> bool:
+        """Whether disturbed pairs count, since too few others remain."""
+        return bool(self.disturbed) and len(self.log_ratios) == self.pairs
+
+    @property
     def seconds(self) -> float:
         """The seconds from start to end."""
         return (self.finished - self.started).total_seconds()
@@ -219,9 +224,20 @@ class Compared:
 
 
 def disturbance(compared: Iterable[Compared]) -> str:
-    """Return how many pairs of slices other programs disturbed; empty if none."""
+    """Return how many pairs of slices other programs disturbed, and where they count for lack of
+    others; empty if none."""
+    compared = list(compared)
     pairs, disturbed = _counted(compared)
-    return f"{disturbed} of {pairs} pairs of slices disturbed by other programs" * bool(disturbed)
+    text = f"{disturbed} of {pairs} pairs of slices disturbed by other programs"
+    used = using_disturbed(restart for each in compared for restart in each.restarts)
+    return (text + f", {used}" * bool(used)) * bool(disturbed)
+
+
+def using_disturbed(restarts: Iterable[Restart]) -> str:
+    """Return in how many restarts disturbed pairs count, as too few others remain; empty if in
+    none."""
+    uses = [each.uses_disturbed for each in restarts]
+    return f"used for lack of others in {sum(uses)} of {len(uses)} restarts" * any(uses)
 
 
 def mostly_disturbed(compared: Iterable[Compared]) -> bool:

@@ -213,13 +213,20 @@ class WorkflowRun:
 
     # ------------------------------------------------------------ tables, report, certificates
 
-    def metrics(self, wildcards: Wildcards) -> list[str]:
-        """Return the metrics.json of each cell of the study that can run here."""
+    def _study(self, wildcards: Wildcards) -> str:
+        """Return the table's study. Raises WorkflowError if the run has no such study."""
         study = wildcards.study
         if study not in self.plan.studies:
             near = nearest(study, list(self.plan.studies))
             raise WorkflowError(f"error: study {study!r} is not in `studies`{near}")
-        return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
+        return study
+
+    def metrics(self, wildcards: Wildcards) -> list[str]:
+        """Return the metrics.json of each cell of the study that can run here."""
+        return [
+            str(folder(cell) / "metrics.json")
+            for cell in self.plan.runnable(self._study(wildcards))
+        ]
 
     def measured(self, wildcards: Wildcards) -> list[str]:
         """Return the metrics.json of every cell that can run here, and the certificates."""
@@ -250,7 +257,7 @@ class WorkflowRun:
 
     def study_plan(self, wildcards: Wildcards) -> list[str]:
         """Return the file of the plan of the table's study."""
-        return self.study_plans([wildcards.study])
+        return self.study_plans([self._study(wildcards)])
 
     def planned(self, name: str) -> Callable[[Wildcards], list[str]]:
         """Return an input function for a file of the plan that all studies share."""
