@@ -724,6 +724,20 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, w
     assert made.firm == (weakness == "")
 
 
+def test_all_reasons_against_firmness_are_given():
+    ddp = turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED[:3])
+    scaled = ddp.model_copy(update={"scaled": ["epochs 1 instead of 50"]})
+    made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, scaled)
+    parts = ("from a scaled copy", "equal sides are not shown", "mostly disturbed")
+    assert all(part in made.weakness for part in parts)
+    assert (
+        claim_headline.headline([made]).count(
+            "others, for several reasons: from a scaled copy (1), "
+        )
+        == 1
+    )
+
+
 @pytest.mark.parametrize(
     ("disturbed", "told"), [(0, ""), (1, ""), (3, "pairs of slices disturbed")]
 )

@@ -324,7 +324,12 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
     for cell, row in zip(cells, table["rows"], strict=True):
         texts = [each["text"] for each in row]
         assert texts[:3] == [cell, "ddp with eager", "ok"]
-        assert texts[4:8] == ["4, 2 disturbed", "5.0 %", "2030-01-01 07:00 to 07:01", "E1"]
+        assert texts[4:8] == [
+            "2, 1 disturbed, all used",
+            "0.050",
+            "2030-01-01 07:00 to 07:01",
+            "E1",
+        ]
         assert cell in html
         assert squeezed(cell) in squeezed(pdf_text(pdf))
     assert "snakemake " in table["caption"]

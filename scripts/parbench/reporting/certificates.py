@@ -11,8 +11,8 @@ from parbench.runs.records import Trained
 
 CAPTION = (
     "Each strategy is compared with eager training on one batch with an uneven "
-    "tail, at small width; in float32, on one of up to three such batches. The error is the "
-    "largest of any tensor, relative to eager's tensor in norm, over all options "
+    "tail, at small width; what differs in float32 is tried on two more, and is "
+    "equal if it is on one of them. The error is the largest of any tensor, relative to eager's tensor in norm, over all options "
     "and devices that cells use; in "
     "bfloat16, also the share of matrix products computed in float32. BatchNorm is "
     "frozen unless it is synchronized."
