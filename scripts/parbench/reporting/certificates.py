@@ -10,12 +10,11 @@ from parbench.reporting.table import TableCell, TableEntry, make_table, whole
 from parbench.runs.records import Trained
 
 CAPTION = (
-    "Each strategy is compared with eager training on one batch with an uneven "
-    "tail, at small width; what differs in float32 is tried on two more, and is "
-    "equal if it is on one of them. The error is the largest of any tensor, relative to eager's tensor in norm, over all options "
-    "and devices that cells use; in "
-    "bfloat16, also the share of matrix products computed in float32. BatchNorm is "
-    "frozen unless it is synchronized."
+    "Each strategy is compared with eager training on one batch with an uneven tail, at small "
+    "width; what differs in float32 is tried on two more batches, and is equal if it is on one. "
+    "The error is the largest of any tensor, relative to eager's tensor in norm, over all options "
+    "and devices that cells use; in bfloat16, also the share of matrix products computed in "
+    "float32. BatchNorm is frozen unless it is synchronized."
 )
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 
