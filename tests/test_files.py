@@ -25,7 +25,7 @@ from parbench.data import dataset
 from parbench.errors import ParbenchError
 from parbench.exits import run_main
 from parbench.identity import Identity
-from parbench.plan import places, writing
+from parbench.plan import writing
 from parbench.plan.expansion import Plan
 from parbench.plan.yaml_file import read_yaml
 from parbench.printable import log_line, printable
@@ -173,9 +173,9 @@ def journal(monkeypatch) -> Journal:
         synced(descriptor)
 
     def replace(source, target):
-        if entries and entries[-1] == ("sync", Path(source)):
+        if entries and entries[-1] == ("sync", Path(source).absolute()):
             entries[-1] = ("sync of what is renamed", Path(source))
-        entries.append(("rename", Path(target)))
+        entries.append(("rename", Path(target).absolute()))
         renamed(source, target)
 
     def run(command, **options):
@@ -190,7 +190,7 @@ def journal(monkeypatch) -> Journal:
 
 
 def test_what_is_renamed_is_on_the_disk_before_and_its_name_after(journal, tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     files.write_json(tmp_path / "a" / "b" / "c.json", 1)
     assert journal.renamed() == [tmp_path / "a/b/c.json"]
     # The entries of new folders, too.
