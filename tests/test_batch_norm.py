@@ -13,6 +13,7 @@ from torchgpipe.batchnorm import DeferredBatchNorm
 import training
 from parbench import models, strategies
 from parbench.errors import ParbenchError
+from parbench.plan import config_files, expansion
 from parbench.training import batch_norm
 from workspace import HANG_SECONDS
 
@@ -150,3 +151,16 @@ def test_deferred_statistics_are_of_whole_batches_after_an_uneven_one(gpipe):
         expected = 0.9 * expected + 0.1 * torch.cat(taken).mean((0, 2, 3))
         taken.clear()
         torch.testing.assert_close(layer.running_mean, expected)
+
+
+def test_a_plan_says_of_each_group_how_batch_norm_is_computed():
+    config = config_files.read([], {"deployment": "host", "studies": ["quickstart"]})
+    deployment = config.resolved_deployment()
+    plan = expansion.plan(config, deployment, why_unavailable=lambda group, cell: None)
+    groups = plan.studies["quickstart"].groups
+    scopes = {group.variant: group.work.batch_norm for group in groups}
+    assert scopes["eager"] == "the whole batch"
+    assert scopes["ddp"] == "each rank's share"
+    updated = "each micro-batch, running statistics updated {} times a batch"
+    assert scopes["gpipe-2"] == updated.format(4)
+    assert scopes["gpipe-2-recompute"] == updated.format(8)

@@ -124,6 +124,14 @@ def test_a_folder_where_a_file_is_to_be_written_is_named(tmp_path):
         files.write_atomically(tmp_path, "new")
 
 
+def test_the_target_of_a_broken_link_is_named(tmp_path):
+    link = tmp_path / "link.yaml"
+    link.symlink_to("/nowhere")
+    for read in (read_yaml, files.read_json):
+        with pytest.raises(ParbenchError, match="link.yaml: a link to /nowhere, which does not"):
+            read(link)
+
+
 @pytest.mark.parametrize("kind", ["text", "tensors"])
 def test_a_file_that_the_disk_does_not_take_is_named(tmp_path, kind):
     def write() -> None:

@@ -164,6 +164,10 @@ def read_text(path: str | os.PathLike[str], name: str | None = None, fix: str = 
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
+        if os.path.islink(path):
+            target = os.readlink(path)
+            sentence = f"a link to {target}, which does not exist; correct or delete the link"
+            raise ParbenchError(f"{name}: {sentence}") from None
         raise ParbenchError(f"{name}: no such file") from None
     except OSError as error:
         fix = f"; {fix}" if fix else "; name a file that you may read"

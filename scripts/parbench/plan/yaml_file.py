@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def parsed(text: str, name: str) -> Yaml:
 
 
 def _read(path: Path) -> tuple[YamlMapping, dict[Keys, Scalar]]:
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}")
     document = _Document(read_text(path, shown(path)), shown(path))
     if document.value is None:
@@ -73,9 +74,9 @@ def _sibling(path: Path) -> str:
     """Return a hint: a file with a similar name, or that a ~ was not expanded."""
     if path.parts[0].startswith("~"):
         return "; a shell expands ~ only at the start of a word: write `--configfile ~/...`"
-    names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
-    matches = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    names = [other.stem for other in path.parent.glob("*") if other.suffix == path.suffix]
+    matches = difflib.get_close_matches(path.stem, names, n=1)
+    return f"; did you mean {matches[0]}{path.suffix}?" if matches else ""
 
 
 @dataclass(frozen=True)
