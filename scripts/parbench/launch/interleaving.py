@@ -107,9 +107,9 @@ class Slice(Turn):
         """Whether other programs used these cores for a noticeable part of the slice."""
         return self.others + self.steal > DISTURBED * self.seconds
 
-    def json(self) -> dict:
+    def json(self) -> dict[str, object]:
         """Return the slice's entry for metrics.json."""
-        return asdict(self) | {"disturbed": self.disturbed}
+        return {**asdict(self), "disturbed": self.disturbed}
 
 
 def turn_seconds(pair: Pair) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
 
 
-def page(template: str, data: dict) -> str:
+def page(template: str, data: Mapping[str, object]) -> str:
     """Return ``data`` as one HTML file without external references.
 
     Raises jinja2.UndefinedError if ``data`` lacks a value.

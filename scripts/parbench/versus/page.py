@@ -105,7 +105,7 @@ class Result:
                     disturbed=each.restart.disturbed,
                     started=f"{each.restart.started:%FT%TZ}",
                     finished=f"{each.restart.finished:%FT%TZ}",
-                    slices=[KeptSlice(**one.json()) for one in each.slices],
+                    slices=[KeptSlice.model_validate(one.json()) for one in each.slices],
                 )
                 for each in self.found
             ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field
 
@@ -48,7 +48,9 @@ def side_of(program: Program) -> ComparedProgram:
 class KeptSlice(parts.Slice):
     """The combined turns of one side in a pair; a program's samples may be fractions."""
 
-    samples: Positive = Field(description="number of samples of all ranks")
+    samples: Positive = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        description="number of samples of all ranks"
+    )
 
     def slice(self) -> Slice:
         """Return the slice as measuring.py has it."""
@@ -104,10 +106,11 @@ def read(folder: Path) -> ProgramComparison:
     if not path.is_file():
         raise ParbenchError(f"--continue {folder}: has no {NAME}; name a folder that versus wrote")
     remedy = "start over without --continue"
-    content = read_json(path, remedy)
-    if not isinstance(content, dict) or content.get("schema_version") != VERSION:
+    content: object = read_json(path, remedy)
+    known = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    if known.get("schema_version") != VERSION:
         raise ParbenchError(f"{path}: was written by another version of parbench; {remedy}")
     try:
-        return validated(ProgramComparison, content, str(path))
+        return validated(ProgramComparison, known, str(path))
     except ParbenchError as error:
         raise ParbenchError(f"{error}; or {remedy}") from None
