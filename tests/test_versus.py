@@ -193,7 +193,8 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
     pairs = found[0].restart.pairs
     disturbed = f"{pairs} of {pairs} pairs of slices disturbed by other programs"
-    assert result.sentence.endswith(f"at least 4 are needed; {disturbed}")
+    used = "used for lack of others in 1 of 1 restarts"
+    assert result.sentence.endswith(f"at least 4 are needed; {disturbed}, {used}")
 
 
 def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:
