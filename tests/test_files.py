@@ -248,7 +248,7 @@ LAUGHS = b"a: &a [x]\n" + b"".join(
 @pytest.mark.parametrize(
     ("read", "content", "words", "fix"),
     [
-        (JSON, None, ": cannot be read (Is a directory)", "delete it"),
+        (JSON, None, ": is a folder", "name a file, or move it away"),
         (JSON, b"\xff\xfe{}", ": the file is in UTF-16", "save it as UTF-8"),
         (JSON, b"[" * 100_000, ": not valid JSON", "delete it"),
         (JSON, b"", ", line 1: not valid JSON: it is empty", "delete it"),
@@ -256,7 +256,7 @@ LAUGHS = b"a: &a [x]\n" + b"".join(
         (JSON, b"[1e999]", ": not valid JSON: 1e999 is not a finite number", "delete it"),
         (JSON, b"[NaN]", ": not valid JSON: NaN is not a finite number", "delete it"),
         (JSON, b'["\\ud800"]', ": not valid JSON", "delete it"),
-        (YAML, None, ": cannot be read (Is a directory)", "name a file"),
+        (YAML, None, ": is a folder", "name a file, or move it away"),
         (YAML, b"\xff\xfea\0", ": the file is in UTF-16", "save it as UTF-8"),
         (YAML, b"a: 1\r\nb: \xe9\r\n", ", line 2: byte 0xe9 is not UTF-8 (in Latin-1: é)", "save"),
         (YAML, b"a: 1\rb: \0\r", ", line 2: a NUL character", "save it as UTF-8"),

@@ -169,6 +169,8 @@ def read_text(path: str | os.PathLike[str], name: str | None = None, fix: str = 
             sentence = f"a link to {target}, which does not exist; correct or delete the link"
             raise ParbenchError(f"{name}: {sentence}") from None
         raise ParbenchError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise ParbenchError(f"{name}: is a folder; name a file, or move it away") from None
     except OSError as error:
         fix = f"; {fix}" if fix else "; name a file that you may read"
         raise ParbenchError(f"{name}: cannot be read ({error.strerror}){fix}") from None

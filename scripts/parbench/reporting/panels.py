@@ -172,6 +172,8 @@ def cells_table(study: StudyResults, known: Environments) -> TableEntry:
         "Cells",
         [("", ["Cell"]), ("", columns)],
         [_cell_row(study, run, known) for run in study.runs.alone.values()],
+        caption="Training time: by the cell's own clock, on a machine that it may have shared with "
+        "other cells and programs. Ratios between variants come from sides in turns alone.",
         empty="No cell has run.",
     )
 
