@@ -12,7 +12,11 @@ from parbench.files import user_path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration and the studies."""
     parser.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="overrides config.yaml; given again, the later file overrides the earlier",
     )
     parser.add_argument(
         "--study", action="append", default=[], help="instead of `studies` in config.yaml"

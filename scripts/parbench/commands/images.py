@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--stack", help="a folder of containers/locks/; default: config.yaml's")
     common.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="overrides config.yaml; given again, the later file overrides the earlier",
     )
     common.add_argument("--plan", type=Path, help="results/plan/images.json, instead of these")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="show what a study runs and decides")
     check.add_argument("study", help="its name, or the path of its file")
     check.add_argument(
-        "--configfile", type=user_path, action="append", default=[], help="overrides config.yaml"
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="overrides config.yaml; given again, the later file overrides the earlier",
     )
 
 

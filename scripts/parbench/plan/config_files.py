@@ -18,7 +18,7 @@ from parbench.plan.places import ROOT, shown
 from parbench.plan.strict_model import Problem, in_file, problem, read_model
 from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
-from parbench.plan.yaml_file import Key, Yaml, YamlMapping, parsed, read_yaml
+from parbench.plan.yaml_file import Key, Yaml, YamlMapping, dotted, parsed, read_yaml, words_of
 from parbench.words import nearest
 
 
@@ -118,6 +118,14 @@ def checked(
         if emptied := _emptied(config, configfiles, mistake.keys):
             raise ParbenchError(emptied) from None
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
+        contents = [changes or {}, *(read_yaml(file) for file in reversed(configfiles))]
+        if mistake.last and _changes_kind(contents, keys):
+            kind = [*keys[:2], "kind"]
+            raise ParbenchError(
+                f"{where_set(kind)}: {dotted(kind)}: value {words_of(_value(config, kind))} does "
+                f"not fit: the entry keeps {mistake.last!r} of {where_set(keys)}, which this kind "
+                "does not have; give the dataset a name of its own"
+            ) from None
         if _sets(changes or {}, keys):
             raise ParbenchError(f"{option}: {mistake}") from None
         raise ParbenchError(in_file(mistake, _file_that_sets(configfiles, keys))) from None
@@ -135,6 +143,22 @@ def _mistake(config: YamlMapping) -> Problem | None:
     except pydantic.ValidationError as error:
         return problem(Config, config, error)
     return None
+
+
+def _changes_kind(contents: Sequence[YamlMapping], keys: Sequence[Key]) -> bool:
+    """Return whether the wrong key of a dataset that ``keys`` lead to fitted its kind before.
+
+    ``contents``: what overrides config.yaml, the last first. One of them then sets a new kind, and
+    the key is from below it.
+    """
+    if len(keys) != 3 or keys[0] != "datasets":
+        return False
+    for content in contents:
+        if _sets(content, keys):
+            return False
+        if _sets(content, [*keys[:2], "kind"]):
+            return True
+    return False
 
 
 def _emptied(config: YamlMapping, configfiles: Sequence[str | Path], keys: list[Key]) -> str | None:
