@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -249,11 +250,15 @@ class WorkflowRun:
 
     def study_plans(self, studies: Iterable[str]) -> list[str]:
         """Return the files of the plans of ``studies``."""
-        content = writing.content(self.plan)
         return self._planned(
             (f"{study}.json" for study in studies),
-            lambda path: writing.is_written(path, content[path]),
+            lambda path: writing.is_written(path, self._content[path]),
         )
+
+    @cached_property
+    def _content(self) -> dict[Path, dict[str, Any]]:
+        """What the plan's files should contain; only a run that writes none asks."""
+        return writing.content(self.plan)
 
     def study_plan(self, wildcards: Wildcards) -> list[str]:
         """Return the file of the plan of the table's study."""
