@@ -66,7 +66,7 @@ def test_ranks_of_any_share_are_one_batch():
         with meeting.lock:  # the random state is global
             torch.manual_seed(0)
             model = layer()
-        ranks = batch_norm.Ranks(meeting.reduce)
+        ranks = batch_norm.RankSums(meeting.reduce)
         batch_norm.synchronize(model, ranks)
         ranks.counts = len(share) > 0
         if not ranks.counts:  # as in Run.micro_batches: others' samples with weight 0
@@ -90,7 +90,7 @@ def test_ranks_of_any_share_are_one_batch():
 
 def test_half_precision_keeps_its_dtype_and_its_statistics():
     model = nn.Sequential(nn.BatchNorm1d(4))
-    batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
+    batch_norm.synchronize(model, batch_norm.RankSums(lambda values: values))
     values = torch.randn(64, 4) + 300  # bfloat16 has a spacing of 2 here
     assert model(values.bfloat16()).dtype == torch.bfloat16
     expected = nn.BatchNorm1d(4)
@@ -106,7 +106,7 @@ def test_a_kind_of_batch_norm_that_nobody_knows_is_refused():
     with pytest.raises(
         ParbenchError, match="there is no replacement for Activated .layer 0.; choose"
     ):
-        batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
+        batch_norm.synchronize(model, batch_norm.RankSums(lambda values: values))
 
 
 @pytest.fixture

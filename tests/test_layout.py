@@ -59,3 +59,18 @@ def test_no_file_imports_two_of_one_name_or_one_of_its_own(imports):
         named = [*imported, *([] if of_a_command else [module])]
         names = Counter(each.rpartition(".")[2] for each in named)
         assert {name for name, count in names.items() if count > 1} == set(), module
+
+
+# A plugin's class has the name by which it is loaded; the parts of models are torch's terms.
+PLUGINS = {"Strategy", "Kind", "Profile", "Network"}
+PARTS_OF_MODELS = {"Block", "Embedding", "Head"}
+
+
+def test_each_name_of_a_class_is_one_thing():
+    files = {}
+    for path in ROOT.glob("scripts/parbench/**/*.py"):
+        conventional = PLUGINS | (PARTS_OF_MODELS if path.parent.name == "models" else set())
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name not in conventional:
+                files.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in files.items() if len(paths) > 1} == {}

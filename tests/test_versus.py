@@ -114,7 +114,7 @@ def make(tmp_path, monkeypatch):
     return made
 
 
-def once(a: Program, b: Program) -> measuring.Measured:
+def once(a: Program, b: Program) -> measuring.MeasuredRestart:
     """Compare two programs in one restart."""
     (found,) = measuring.compare(a, b, 1e-9, lambda line: None)
     return found
@@ -187,7 +187,7 @@ def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
 
 
 def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
-    monkeypatch.setattr(interleaving.Slice, "disturbed", True)
+    monkeypatch.setattr(interleaving.TimedSlice, "disturbed", True)
     a, b = make(TRAINS), make(TRAINS, label="B")
     found = [once(a, b)]
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
@@ -197,14 +197,14 @@ def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
     assert result.sentence.endswith(f"at least 4 are needed; {disturbed}, {used}")
 
 
-def measured(beside_itself: bool, values: list[float]) -> list[measuring.Measured]:
+def measured(beside_itself: bool, values: list[float]) -> list[measuring.MeasuredRestart]:
     """Return restarts with these logs of ratios."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
     restarts = [
         Restart(number, value, value, (value,) * 4, 4, 0, math.inf, at, at)
         for number, value in enumerate(values)
     ]
-    return [measuring.Measured(beside_itself, each, ()) for each in restarts]
+    return [measuring.MeasuredRestart(beside_itself, each, ()) for each in restarts]
 
 
 @pytest.mark.parametrize(("spread", "firm"), [(0.001, True), (0.3, False)])

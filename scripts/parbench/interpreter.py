@@ -25,7 +25,7 @@ SECONDS = 120  # for the Python to list its packages, even from a slow network d
 
 
 @dataclass(frozen=True)
-class Interpreter:
+class OwnPython:
     """The Python at ``path``, as config.yaml names it; ``found``: see probe.this_python."""
 
     path: str
@@ -88,7 +88,7 @@ def environment(python: str) -> dict[str, str]:
     return kept
 
 
-def ask(python: str) -> Interpreter:
+def ask(python: str) -> OwnPython:
     """Return what the Python at ``python`` has.
 
     Raises ParbenchError, which names the key, the path and the fix, if it cannot run cells.
@@ -123,10 +123,10 @@ def ask(python: str) -> Interpreter:
         raise ParbenchError(
             f"{where} is Python {found['version']}, but cells need 3.11 or newer; name another one"
         )
-    return Interpreter(python, found)
+    return OwnPython(python, found)
 
 
-def required(python: str) -> Interpreter:
+def required(python: str) -> OwnPython:
     """Return ``ask(python)``; ParbenchError if it lacks what every cell needs."""
     found = ask(python)
     if missing := found.missing(REQUIRED):

@@ -35,7 +35,7 @@ class Card(TypedDict):
     driver: str
 
 
-class Accelerator(Card):
+class IdentifiedCard(Card):
     """An accelerator, with the identifier by which CUDA_VISIBLE_DEVICES may choose it."""
 
     uuid: str
@@ -280,7 +280,7 @@ def read(path: str | os.PathLike[str]) -> str:
 # ---------------------------------------------------------------- accelerators
 
 
-def accelerators() -> tuple[Accelerator, ...]:
+def accelerators() -> tuple[IdentifiedCard, ...]:
     """Return NVIDIA's accelerators in bus order.
 
     A partitioned card (MIG) is replaced by its slices.
@@ -306,7 +306,7 @@ _ALL_CARDS = ("env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 
 @functools.cache
-def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
+def _accelerators() -> tuple[tuple[IdentifiedCard, ...], str | None]:
     # Without a driver, starting nvidia-smi would only take time.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
@@ -314,7 +314,7 @@ def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
     if shutil.which(program) is None:
         program, command = "torch", (*_ALL_CARDS, sys.executable, "-c", _BY_TORCH)
     text, problem = output_of(command)
-    gpus: list[Accelerator] = []
+    gpus: list[IdentifiedCard] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
         if not uuid.startswith("GPU-"):  # a message
@@ -327,7 +327,7 @@ def _accelerators() -> tuple[tuple[Accelerator, ...], str | None]:
     return tuple(_with_slices(gpus)), problem and f"{program}: {problem}"
 
 
-def _with_slices(gpus: list[Accelerator]) -> list[Accelerator]:
+def _with_slices(gpus: list[IdentifiedCard]) -> list[IdentifiedCard]:
     """Return ``gpus`` with each partitioned card replaced by its slices, from `nvidia-smi -L`."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
     listing = output_of(["nvidia-smi", "-L"])[0]
@@ -338,14 +338,14 @@ def _with_slices(gpus: list[Accelerator]) -> list[Accelerator]:
             slices_by_uuid.setdefault(card, []).append((profile, uuid))
         else:
             card = uuid
-    found: list[Accelerator] = []
+    found: list[IdentifiedCard] = []
     for gpu in gpus:
         for profile, uuid in slices_by_uuid.get(gpu["uuid"], [("", gpu["uuid"])]):
             found.append(_slice(gpu, profile, uuid) if profile else gpu)
     return found
 
 
-def _slice(gpu: Accelerator, profile: str, uuid: str) -> Accelerator:
+def _slice(gpu: IdentifiedCard, profile: str, uuid: str) -> IdentifiedCard:
     """Return the slice ``uuid`` with a ``profile``, such as 1g.10gb, of the card ``gpu``."""
     size = re.search(r"(\d+)gb", profile)
     memory_mib = int(size[1]) * 1024 if size else 0
@@ -379,7 +379,7 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
-def visible(accelerators: tuple[Accelerator, ...]) -> list[Accelerator]:
+def visible(accelerators: tuple[IdentifiedCard, ...]) -> list[IdentifiedCard]:
     """Return those of ``accelerators`` that CUDA_VISIBLE_DEVICES makes visible.
 
     As in CUDA, an unknown entry hides all that follow it.
@@ -387,7 +387,7 @@ def visible(accelerators: tuple[Accelerator, ...]) -> list[Accelerator]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
-    gpus: list[Accelerator] = []
+    gpus: list[IdentifiedCard] = []
     for entry in (part.strip() for part in chosen.split(",")):
         matches = [gpu for gpu in accelerators if entry and gpu["uuid"].startswith(entry)]
         if entry.isdigit() and int(entry) < len(accelerators):
@@ -395,7 +395,7 @@ def visible(accelerators: tuple[Accelerator, ...]) -> list[Accelerator]:
         elif entry.startswith("MIG-") and not matches and accelerators:
             # A slice that nvidia-smi does not list. Machines with slices have one GPU model.
             card = accelerators[0]
-            whole: Accelerator = {**card, "name": _whole(card["name"]).strip()}
+            whole: IdentifiedCard = {**card, "name": _whole(card["name"]).strip()}
             matches = [_slice(whole, "", entry)]
         if not matches or matches[0] in gpus:
             break

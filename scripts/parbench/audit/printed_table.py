@@ -87,7 +87,7 @@ def read(
     return printed
 
 
-def _headers(lines: Iterable[Line]) -> Iterator[tuple[int, list[str]]]:
+def _headers(lines: Iterable[PrintedLine]) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line of each block of lines with several columns, with its number."""
     is_inside = False
     for number, cells, _ in lines:
@@ -119,10 +119,10 @@ def _check_names(columns: Mapping[str, str], given: Mapping[str, str], measured:
 
 # ---------------------------------------------------------------- lines and tables
 
-Line = tuple[int, list[str], str]  # number, cells, and the text itself
+PrintedLine = tuple[int, list[str], str]  # number, cells, and the text itself
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def _lines(path: Path) -> Iterator[PrintedLine]:
     """Yield each line of the file with its cells."""
     text = read_text(path)
     if path.suffix.lower() == ".csv":
@@ -173,10 +173,12 @@ class _Table:
     name: str
     header: list[str]
     names: Mapping[int, str]  # of the columns that are read, by position
-    rows: list[Line]
+    rows: list[PrintedLine]
 
 
-def _tables(path: Path, lines: Sequence[Line], wanted: Mapping[str, str]) -> Iterator[_Table]:
+def _tables(
+    path: Path, lines: Sequence[PrintedLine], wanted: Mapping[str, str]
+) -> Iterator[_Table]:
     title = ""
     rest = iter(lines)
     for number, cells, text in rest:

@@ -17,7 +17,7 @@ from parbench.deploy import apptainer, containers, host_environment
 from parbench.deploy.recipes import ImageSettings
 from parbench.errors import ParbenchError
 from parbench.files import user_path
-from parbench.interpreter import Interpreter
+from parbench.interpreter import OwnPython
 from parbench.measure import provenance
 from parbench.software import Software
 
@@ -36,7 +36,7 @@ class Deployment:
     images: ImageSettings
     reason: str
     auto: bool = False
-    interpreter: Interpreter | None = None
+    interpreter: OwnPython | None = None
 
     @property
     def in_images(self) -> bool:

@@ -121,7 +121,7 @@ def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[dic
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     variables |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
-        rank: ranks.Program(
+        rank: ranks.RankCommand(
             command, {**os.environ, **variables, **launched.place(rank, count, count)}
         )
         for rank in range(count)

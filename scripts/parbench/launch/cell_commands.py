@@ -17,7 +17,7 @@ from parbench.data import pretrained
 from parbench.deploy import apptainer, containers
 from parbench.files import write_json
 from parbench.launch.devices import LockedDevices
-from parbench.launch.ranks import Program
+from parbench.launch.ranks import RankCommand
 from parbench.launch.slurm_job import Job
 from parbench.training.launched import place
 from parbench.variables import PROGRAM, STEADY, clean
@@ -66,7 +66,7 @@ def programs(
     image: Path | None,
     state: Path,
     variables: Mapping[str, str],
-) -> dict[int, Program]:
+) -> dict[int, RankCommand]:
     """Return the programs that start the ranks of side ``number`` of the cell of ``task``.
 
     The result is one program per rank or, within a Slurm ``job``, a single srun. A cell that is not
@@ -102,7 +102,7 @@ def programs(
     ]
     if job is None:
         return {
-            rank: Program(command, environment | rank_variables)
+            rank: RankCommand(command, environment | rank_variables)
             for rank, rank_variables in enumerate(ranks)
         }
     if cell.hardware.nodes > 1:
@@ -116,7 +116,7 @@ def programs(
     srun_environment = {
         k: v for k, v in environment.items() if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)
     }
-    return {-1: Program(command, srun_environment)}
+    return {-1: RankCommand(command, srun_environment)}
 
 
 def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:

@@ -82,14 +82,14 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice(Turn):
+class TimedSlice(Turn):
     """The turns of a side in a pair, added up; ``others`` is not negative."""
 
     pair: int
     side: int
 
     @classmethod
-    def of(cls, pair: int, side: int, turns: list[Turn]) -> Slice:
+    def of(cls, pair: int, side: int, turns: list[Turn]) -> TimedSlice:
         """Return the turns of ``side`` in ``pair`` as one slice."""
         return cls(
             sum(each.samples for each in turns),
@@ -142,12 +142,12 @@ def warmed_up(
     )
 
 
-def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[Slice]:
+def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[TimedSlice]:
     """Measure pairs of slices until PAIRS of them are undisturbed, but at most ``most`` pairs.
 
     A slice has ``turns`` turns; ``turn`` takes the number of a side. Returns all slices.
     """
-    slices: list[Slice] = []
+    slices: list[TimedSlice] = []
     undisturbed = pair = 0
     forth, back = range(sides), range(sides)[::-1]
     orders = itertools.cycle([forth, back, back, forth])
@@ -156,7 +156,7 @@ def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) 
         for order in itertools.islice(orders, turns):
             for number in order:
                 taken.setdefault(number, []).append(turn(number))
-        pair_slices = [Slice.of(pair, number, each) for number, each in taken.items()]
+        pair_slices = [TimedSlice.of(pair, number, each) for number, each in taken.items()]
         slices += pair_slices
         undisturbed += not any(each.disturbed for each in pair_slices)
         pair += 1
@@ -173,7 +173,7 @@ def run(
     timeout: float,
     stop: Callable[[], bool],
     apart: bool = False,
-) -> list[Slice]:
+) -> list[TimedSlice]:
     """Measure ``sides`` in turn, end all their processes, and return the slices.
 
     Returns no slice if a side failed; the reason is in its fields. ``seconds``: of a turn;
@@ -195,7 +195,7 @@ class _Lead:
         self.sides, self.seconds, self.timeout, self.stop = sides, seconds, timeout, stop
         self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
-    def together(self) -> list[Slice]:
+    def together(self) -> list[TimedSlice]:
         """Measure sides that all stay in memory while one runs. Raises TurnsAborted."""
         numbers = range(len(self.sides))
         with self._started(*numbers):
@@ -204,7 +204,7 @@ class _Lead:
                 side.steps, side.turns = count, turns
             return interleaved(self._planned_turn, len(self.sides), turns, 2 * PAIRS)
 
-    def apart(self) -> list[Slice]:
+    def apart(self) -> list[TimedSlice]:
         """Measure with a separate run for each slice. Raises TurnsAborted."""
 
         def whole(number: int) -> Turn:

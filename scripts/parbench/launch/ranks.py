@@ -30,7 +30,7 @@ BEFORE = ("start-up", "warm-up")
 
 
 @dataclass(frozen=True)
-class Program:
+class RankCommand:
     """A command that starts one rank or, if it is srun, all of them."""
 
     arguments: Sequence[str]
@@ -50,7 +50,7 @@ class Ranks:
     the ranks ended.
     """
 
-    programs: Mapping[int, Program]
+    programs: Mapping[int, RankCommand]
     count: int
     state: Path
     log: Path

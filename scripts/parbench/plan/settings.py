@@ -21,7 +21,7 @@ from parbench.plan.strict_model import (
 )
 
 
-class TF32(StrictModel):
+class TF32Settings(StrictModel):
     """Which operations may use TensorFloat-32."""
 
     convolutions: bool = Field(cell.TF32.convolutions, description="convolutions, by cuDNN")
@@ -77,7 +77,7 @@ class Settings(StrictModel):
         Training.precision,
         description="fp32, or autocast to bf16 or fp16, entered inside each stage",
     )
-    tf32: TF32 | bool = Field(
+    tf32: TF32Settings | bool = Field(
         cast(Any, asdict(cell.TF32())),  # as cells have it
         description="whether convolutions and matrix products on NVIDIA GPUs may use "
         "TensorFloat-32: true or false for both, or for each; the default is torch's",

@@ -58,7 +58,7 @@ CAPTION = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ClaimLine:
     """A comparison of a claim as drawn: its ``label``, its measured ``series``, and its result in
     words, ``spoken``."""
 
@@ -70,13 +70,13 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Block:
+class ClaimBlock:
     """A claim with its number in the report, its ``test`` in words and its comparisons."""
 
     number: int
     judged: Judged
     test: str
-    lines: tuple[Line, ...]
+    lines: tuple[ClaimLine, ...]
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
@@ -106,12 +106,12 @@ class Block:
         return f"Claim {self.number}, {judgement} {comparisons}."
 
 
-def parts(head: str, blocks: list[Block], points: bool) -> list[FigurePart]:
+def parts(head: str, blocks: list[ClaimBlock], points: bool) -> list[FigurePart]:
     """Return the figure of the study ``head``, as parts that share an axis and break between pages.
 
     ``points``: whether the comparisons are differences, in points, rather than ratios.
     """
-    rows: list[list[Block]] = [[]]
+    rows: list[list[ClaimBlock]] = [[]]
     for block in blocks:
         if rows[-1] and sum(each.height for each in [*rows[-1], block]) > TALLEST:
             rows.append([])
@@ -121,7 +121,7 @@ def parts(head: str, blocks: list[Block], points: bool) -> list[FigurePart]:
 
 
 def _part(
-    head: str, number: int, blocks: list[Block], points: bool, limits: tuple[float, float]
+    head: str, number: int, blocks: list[ClaimBlock], points: bool, limits: tuple[float, float]
 ) -> FigurePart:
     height = sum(block.height for block in blocks) + 0.45 + HEAD
     panel = Panel(partial(_draw, head, blocks, points, limits), height, WIDTH)
@@ -141,7 +141,7 @@ def key() -> FigurePart:
 # ---------------------------------------------------------------- what is drawn
 
 
-def _edges(line: Line) -> list[float]:
+def _edges(line: ClaimLine) -> list[float]:
     """Return the values where the direction changes."""
     if line.each.boundaries:
         return list(map(line.series.shown, line.each.boundaries))
@@ -154,7 +154,7 @@ def _drawn(each: Comparison) -> list[float]:
     return list(filter(math.isfinite, each.published))
 
 
-def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
+def _limits(blocks: list[ClaimBlock], points: bool) -> tuple[float, float]:
     """Return the ends of the axis, which contains all points; bars, and published numbers far
     beyond everything else, may leave it."""
     values, published = [0.0 if points else 1.0], []
@@ -174,7 +174,7 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
 
 
 def _draw(
-    head: str, blocks: list[Block], points: bool, limits: tuple[float, float], figure: Figure
+    head: str, blocks: list[ClaimBlock], points: bool, limits: tuple[float, float], figure: Figure
 ) -> None:
     from matplotlib.transforms import blended_transform_factory
 
@@ -213,7 +213,7 @@ def _draw(
         at += block.height
 
 
-def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
+def _draw_block(axes: Axes, block: ClaimBlock, at: float, place) -> None:
     """Draw a claim from ``at`` down: text, comparisons and verdict."""
     claim, test = block.texts
     top = partial(axes.text, transform=place, va="top")
@@ -232,7 +232,7 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
             middle(RIGHT + 0.06, y, sign, fontsize=7.5, weight="bold")
 
 
-def _draw_line(axes: Axes, line: Line, at: float) -> None:
+def _draw_line(axes: Axes, line: ClaimLine, at: float) -> None:
     each, op, edges = line.each, line.part.test.op, _edges(line)
     ends, half = axes.get_xlim(), ROW / 2
     if edges and each.is_judged:

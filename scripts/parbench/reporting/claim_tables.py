@@ -15,7 +15,7 @@ from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting import claim_figure, claim_headline
-from parbench.reporting.claim_figure import Block, Line
+from parbench.reporting.claim_figure import ClaimBlock, ClaimLine
 from parbench.reporting.drawing import FigureEntry
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import Notes, TableCell, TableEntry, absent, interval_cell, make_table
@@ -203,17 +203,17 @@ def _first_page(numbered: dict[int, Judged]) -> FirstPage:
     }
 
 
-def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> Block:
+def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> ClaimBlock:
     """Return a claim as drawn, with the comparisons of ``parts`` that have numbers."""
     drawn = [
         (part, c, c.measured) for part in parts for c in part.comparisons if c.measured is not None
     ]
     labels = _labels([c for _, c, _ in drawn])
     lines = [
-        Line(label, part, c, series, _spoken(c, series, points))
+        ClaimLine(label, part, c, series, _spoken(c, series, points))
         for label, (part, c, series) in zip(labels, drawn, strict=True)
     ]
-    return Block(number, each, _test(parts), tuple(lines))
+    return ClaimBlock(number, each, _test(parts), tuple(lines))
 
 
 def _spoken(each: Comparison, series: Series, points: bool) -> str:

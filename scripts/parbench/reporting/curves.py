@@ -30,7 +30,7 @@ MEMORY = ("peak_memory_device_mib", "peak_memory_process_mib")
 
 
 @dataclass(frozen=True)
-class Sweep:
+class VariedSetting:
     """A setting that varies between otherwise equal groups.
 
     ``also``: settings that may vary with it; ``metrics``: for each part of the figure, candidates
@@ -48,7 +48,7 @@ class Sweep:
 
 
 SWEEPS = (
-    Sweep(
+    VariedSetting(
         "global_batch",
         "What does a larger batch bring?",
         "Batch (samples)",
@@ -57,14 +57,14 @@ SWEEPS = (
         "throughput counts tokens without padding.",
         also=("steps", "evaluation_batch", "min_tail"),
     ),
-    Sweep(
+    VariedSetting(
         "image_size",
         "What do larger images cost?",
         "Image size (pixels)",
         (("samples_per_second",), MEMORY),
         "Throughput of training over a few steps, and memory, by the side of an image.",
     ),
-    Sweep(
+    VariedSetting(
         "train_samples",
         "What do more training samples bring?",
         "Training samples",
@@ -78,21 +78,21 @@ SWEEPS = (
 
 def sweep_figures(study: StudyResults) -> list[FigureEntry]:
     """Return a figure for each setting that is the only difference between groups."""
-    return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
+    return [figure for figure in (_figure(study, varied) for varied in SWEEPS) if figure]
 
 
-def _figure(study: StudyResults, sweep: Sweep) -> FigureEntry | None:
+def _figure(study: StudyResults, varied: VariedSetting) -> FigureEntry | None:
     models: dict[str, dict[str, dict[float, Group]]] = {}
     for group in study.own:
         settings = asdict(group.training) | asdict(group.dataset)
         timed = group.training.steps is not None
-        x = settings[sweep.setting]
+        x = settings[varied.setting]
         # Groups scaled from one device have their own figure.
-        if x is None or timed == sweep.learns or scaled(group, study.by_id):
+        if x is None or timed == varied.learns or scaled(group, study.by_id):
             continue
         if group.not_run or group.training.profile != "none":
             continue
-        others = {k: v for k, v in settings.items() if k not in (sweep.setting, *sweep.also)}
+        others = {k: v for k, v in settings.items() if k not in (varied.setting, *varied.also)}
         key = [group.strategy, group.options, group.model_options, others, asdict(group.hardware)]
         groups_by_key = models.setdefault(group.model, {})
         groups_by_key.setdefault(canonical_json(key), {}).setdefault(x, group)
@@ -103,19 +103,19 @@ def _figure(study: StudyResults, sweep: Sweep) -> FigureEntry | None:
             for groups in groups_by_key.values()
             if len(groups) > 1 and any(g.ok for g in groups.values())
         ]
-        if parts := [part for names in sweep.metrics if (part := _part(shown, names))]:
+        if parts := [part for names in varied.metrics if (part := _part(shown, names))]:
             height = 1.95 + 0.17 * math.ceil(len(shown) / 2)
             words = ". ".join(
                 f"{metric.label}: {_spoken(lines, metric)}" for metric, lines in parts
             )
-            draw = partial(_draw, model, sweep.axis, parts)
+            draw = partial(_draw, model, varied.axis, parts)
             panels[model] = Panel(draw, height, WIDTH, words)
-    caption = f"{sweep.caption} Means over seeds, {SPREAD}; ×: why a cell ended without a number."
+    caption = f"{varied.caption} Means over seeds, {SPREAD}; ×: why a cell ended without a number."
     if any(
         group.shared for own in models.values() for by_x in own.values() for group in by_x.values()
     ):
         caption += " Some cells ran at the same time on one machine, which slows them."
-    return figure_json(study, sweep.setting, sweep.title, caption, panels) if panels else None
+    return figure_json(study, varied.setting, varied.title, caption, panels) if panels else None
 
 
 def _part(

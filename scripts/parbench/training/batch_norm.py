@@ -18,7 +18,7 @@ from parbench.errors import ParbenchError
 LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class Ranks:
+class RankSums:
     """Sums over all ranks for BatchNorm layers; ``reduce``: Strategy.reduce.
 
     ``counts``: whether this rank has samples of the batch. A rank without any must take part as
@@ -53,7 +53,7 @@ class Synchronized(_BatchNorm):
     It takes the parameters and buffers of ``layer`` under the same names.
     """
 
-    def __init__(self, layer: _BatchNorm, ranks: Ranks):
+    def __init__(self, layer: _BatchNorm, ranks: RankSums):
         super().__init__(layer.num_features, layer.eps, layer.momentum, affine=False)
         self.affine, self.track_running_stats = layer.affine, layer.track_running_stats
         self.weight, self.bias = layer.weight, layer.bias
@@ -103,7 +103,7 @@ class Synchronized(_BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var), momentum)
 
 
-def synchronize(model: nn.Module, ranks: Ranks) -> None:
+def synchronize(model: nn.Module, ranks: RankSums) -> None:
     """Replace every BatchNorm layer of ``model`` by a Synchronized one.
 
     Raises ParbenchError for an unsupported kind of BatchNorm.

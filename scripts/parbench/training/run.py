@@ -107,7 +107,7 @@ class Run:
         torch.manual_seed(self.cell.seed)
         blocks = self.build()
         pretrained.load(blocks, self.cell, data_folder, verify=self.strategy.local_rank == 0)
-        self.ranks = batch_norm.Ranks(self._exchanged)
+        self.ranks = batch_norm.RankSums(self._exchanged)
         is_parallel = self.strategy.data_parallel_size > 1
         if self.training.batch_norm == "synchronized" and is_parallel:
             batch_norm.synchronize(blocks, self.ranks)

@@ -250,7 +250,7 @@ def _names(process: psutil.Process) -> set[str]:
 
 
 @dataclass
-class Result:
+class Prediction:
     """An image's class, the time of its first result, and the number of its results."""
 
     predicted: int
@@ -270,9 +270,9 @@ class Reader:
     def __init__(self, results: Path):
         self._results = results
         self._known: set[str] = set()  # batches and files already read
-        self._found: dict[int, Result] = {}
+        self._found: dict[int, Prediction] = {}
 
-    def look(self) -> dict[int, Result]:
+    def look(self) -> dict[int, Prediction]:
         """Return the committed results, those in files that Spark's own log lists, by id.
 
         A batch counts once its log entry is there; files that no log lists are ignored.
@@ -289,18 +289,18 @@ class Reader:
                     _count(self._found, file, path.stat().st_mtime)
         return self._found
 
-    def everything(self) -> dict[int, Result]:
+    def everything(self) -> dict[int, Prediction]:
         """Return the results in all files, committed or not, by id."""
-        results: dict[int, Result] = {}
+        results: dict[int, Prediction] = {}
         for path in self._results.glob("*.parquet"):
             _count(results, path, path.stat().st_mtime)
         return results
 
 
-def _count(found: dict[int, Result], file: Path, when: float) -> None:
+def _count(found: dict[int, Prediction], file: Path, when: float) -> None:
     try:
         rows = pyarrow.parquet.read_table(file).to_pylist()
     except pyarrow.ArrowInvalid:  # the process that wrote it was killed
         return
     for row in rows:
-        found.setdefault(row["id"], Result(row["predicted"], when)).number += 1
+        found.setdefault(row["id"], Prediction(row["predicted"], when)).number += 1

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 
-Measured = TypeVar("Measured", PlannedGroup, PairGroup)
+GroupKind = TypeVar("GroupKind", PlannedGroup, PairGroup)
 # Returns what a plan says about a group's or a pair's missing cells; ``not_run`` counts only if
 # none is done.
 Lost = Callable[[PlannedGroup | PairGroup, list[str]], dict[str, object]]
@@ -34,7 +34,7 @@ def cut(plan: StudyPlan, done: Collection[str], lost: Lost) -> StudyPlan:
     return plan.model_copy(update=changes)
 
 
-def _cut(group: Measured, done: Collection[str], lost: Lost) -> Measured:
+def _cut(group: GroupKind, done: Collection[str], lost: Lost) -> GroupKind:
     missing = [cell for cell in group.cells if cell not in done]
     if group.not_run is not None or not missing:
         return group

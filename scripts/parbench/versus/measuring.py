@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from parbench.launch import interleaving
-from parbench.launch.interleaving import PAIRS, Slice, Turn
+from parbench.launch.interleaving import PAIRS, TimedSlice, Turn
 from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
@@ -32,12 +32,12 @@ KINDS: dict[bool, Kind] = {False: "B beside A", True: "A beside itself"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRestart:
     """One restart: whether it is of A beside itself, its value and its slices."""
 
     beside_itself: bool
     restart: Restart
-    slices: tuple[Slice, ...]
+    slices: tuple[TimedSlice, ...]
 
 
 def compare(
@@ -45,8 +45,8 @@ def compare(
     b: Program,
     minutes: float,
     report: Callable[[str], None],
-    earlier: Sequence[Measured] = (),
-) -> list[Measured]:
+    earlier: Sequence[MeasuredRestart] = (),
+) -> list[MeasuredRestart]:
     """Compare ``a`` with ``b`` until the verdict and the check of equal sides are decided, or for
     ``minutes``; return the ``earlier`` restarts and the new ones. If the earlier ones are decisive,
     new ones narrow the interval until time is up.
@@ -77,13 +77,13 @@ def compare(
     return found
 
 
-def of(found: list[Measured], beside_itself: bool) -> Compared:
+def of(found: list[MeasuredRestart], beside_itself: bool) -> Compared:
     """Return the comparison of A with B, or of A with itself."""
     restarts = (each.restart for each in found if each.beside_itself == beside_itself)
     return Compared(tuple(restarts), (), ())
 
 
-def _line(measured: Measured, one: str, other: str) -> str:
+def _line(measured: MeasuredRestart, one: str, other: str) -> str:
     """Return a sentence on the result of a restart of ``one`` and ``other``."""
     compared = Compared((measured.restart,), (), ())
     ratio = (
@@ -92,7 +92,7 @@ def _line(measured: Measured, one: str, other: str) -> str:
     return "; ".join(filter(None, (ratio, pairs.disturbance([compared]))))
 
 
-def _out_of_time(found: list[Measured], minutes: float) -> str:
+def _out_of_time(found: list[MeasuredRestart], minutes: float) -> str:
     """Return why no further restart begins, and how long the fewest that can decide would take."""
     report = (
         f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
@@ -103,32 +103,32 @@ def _out_of_time(found: list[Measured], minutes: float) -> str:
     return f"{report}; the {RESTARTS} restarts that decide take --minutes {minutes_left([], found)}"
 
 
-def minutes_left(found: list[Measured], like: list[Measured]) -> int:
+def minutes_left(found: list[MeasuredRestart], like: list[MeasuredRestart]) -> int:
     """Return the minutes that the fewest restarts that can decide take in addition to ``found``, at
     least one restart, each as long as the longest of ``like``."""
     return math.ceil(max(1, RESTARTS - len(found)) * _longest(like) / 60)
 
 
-def is_decided(found: list[Measured]) -> bool:
+def is_decided(found: list[MeasuredRestart]) -> bool:
     """Return whether the verdict and the check of equal sides are decided, or equal sides
     differ."""
     equal = of(found, True)
     return equal.biased or (equal.is_equal and not of(found, False).series.undecided(EQUAL))
 
 
-def _is_checked(found: list[Measured]) -> bool:
+def _is_checked(found: list[MeasuredRestart]) -> bool:
     equal = of(found, True)
     return equal.is_equal or equal.biased
 
 
-def _longest(found: list[Measured]) -> float:
+def _longest(found: list[MeasuredRestart]) -> float:
     """Return the seconds that the longest restart took."""
     return max(each.restart.seconds for each in found)
 
 
 def _restart(
     a: Program, b: Program, number: int, beside_itself: bool, report: Callable[[str], None]
-) -> Measured:
+) -> MeasuredRestart:
     """Start both programs, measure pairs of slices until PAIRS are undisturbed, at most twice as
     many, end both programs, and return the restart. Raises ProgramError."""
     started = datetime.now(UTC)
@@ -150,10 +150,10 @@ def _restart(
     if swapped:
         slices = tuple(replace(turn, side=1 - turn.side) for turn in slices)
     finished = datetime.now(UTC)
-    return Measured(beside_itself, value_of(number, slices, started, finished), slices)
+    return MeasuredRestart(beside_itself, value_of(number, slices, started, finished), slices)
 
 
-def _slices(sides: tuple[Program, Program]) -> list[Slice]:
+def _slices(sides: tuple[Program, Program]) -> list[TimedSlice]:
     def turn(number: int, steps: int) -> Turn:
         taken, spent = sides[number].turn(steps)
         others = spent.busy - spent.own
@@ -166,7 +166,7 @@ def _slices(sides: tuple[Program, Program]) -> list[Slice]:
 
 
 def value_of(
-    number: int, slices: tuple[Slice, ...], started: datetime, finished: datetime
+    number: int, slices: tuple[TimedSlice, ...], started: datetime, finished: datetime
 ) -> Restart:
     """Return the restart, whose value is the log of A's time per sample over B's."""
     times: dict[int, dict[int, float]] = {}

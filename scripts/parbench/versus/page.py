@@ -11,7 +11,7 @@ from parbench.runs.parts import Machine
 from parbench.variables import STEADY
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared
-from parbench.versus.measuring import KINDS, Measured, of
+from parbench.versus.measuring import KINDS, MeasuredRestart, of
 from parbench.versus.record import (
     NAME,
     VERSION,
@@ -31,7 +31,7 @@ class Result:
     b: ComparedProgram
     environment: dict[str, str]
     folder: str
-    found: list[Measured]
+    found: list[MeasuredRestart]
     machine: Machine
     cores: list[int]
     minutes: float

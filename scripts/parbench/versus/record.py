@@ -10,13 +10,13 @@ from pydantic import Field
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.launch.interleaving import Slice
+from parbench.launch.interleaving import TimedSlice
 from parbench.plan.strict_model import validated
 from parbench.runs import parts
 from parbench.runs.parts import Count, Machine, Moment, Positive, Record, Sha256, Whole
 from parbench.strategies.command import digest_of, named_files
 from parbench.training.program import Program
-from parbench.versus.measuring import KINDS, Kind, Measured, value_of
+from parbench.versus.measuring import KINDS, Kind, MeasuredRestart, value_of
 
 NAME = "versus.json"
 VERSION = 2
@@ -52,9 +52,9 @@ class KeptSlice(parts.Slice):
         description="number of samples of all ranks"
     )
 
-    def slice(self) -> Slice:
+    def slice(self) -> TimedSlice:
         """Return the slice as measuring.py has it."""
-        return Slice(**self.model_dump(exclude={"disturbed"}))
+        return TimedSlice(**self.model_dump(exclude={"disturbed"}))
 
 
 class KeptRestart(Record):
@@ -88,15 +88,15 @@ class ProgramComparison(Record):
     equal_sides: str
     restarts: list[KeptRestart]
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[MeasuredRestart]:
         """Return the restarts as measuring.py has them."""
-        found: list[Measured] = []
+        found: list[MeasuredRestart] = []
         for one in self.restarts:
             checks = one.of == KINDS[True]
             number = sum(each.beside_itself == checks for each in found)
             slices = tuple(each.slice() for each in one.slices)
             ends = map(datetime.fromisoformat, (one.started, one.finished))
-            found.append(Measured(checks, value_of(number, slices, *ends), slices))
+            found.append(MeasuredRestart(checks, value_of(number, slices, *ends), slices))
         return found
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from parbench import files
 from parbench.data import download
-from parbench.data.images import Images
+from parbench.data.images import LabelledImages
 from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
@@ -58,7 +58,7 @@ class Kind(Source, frozen=True):
             raise ValueError("the key 'urls' (mirrors of the archive) is missing; add it, or path")
         return self
 
-    def read(self) -> Images:
+    def read(self) -> LabelledImages:
         """Verify the archive and read its records."""
         import numpy as np
 
@@ -73,7 +73,7 @@ class Kind(Source, frozen=True):
         for name, table in tables.items():
             images[name] = table[:, 1:].reshape(-1, 3, 32, 32)
             labels[name] = table[:, 0].astype(np.int64)
-        return Images(
+        return LabelledImages(
             train_images=np.concatenate([images[name] for name in TRAIN]),
             train_labels=np.concatenate([labels[name] for name in TRAIN]),
             test_images=images[TEST],

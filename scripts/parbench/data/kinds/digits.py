@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from parbench.data.images import Images
+from parbench.data.images import LabelledImages
 from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
@@ -25,7 +25,7 @@ class Kind(Source, frozen=True):
 
     kind: Literal["digits"]
 
-    def read(self) -> Images:
+    def read(self) -> LabelledImages:
         """Read, check, enlarge and split scikit-learn's digits."""
         import numpy as np
         from sklearn.datasets import load_digits
@@ -40,7 +40,7 @@ class Kind(Source, frozen=True):
             )
         images = np.repeat(_enlarged(grey)[:, None], 3, axis=1)
         test = _test_part(labels)
-        return Images(
+        return LabelledImages(
             train_images=images[~test],
             train_labels=labels[~test],
             test_images=images[test],

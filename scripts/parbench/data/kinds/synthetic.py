@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from parbench import files
-from parbench.data.images import Images
+from parbench.data.images import LabelledImages
 from parbench.data.source import Source
 
 
@@ -40,7 +40,7 @@ class Kind(Source, frozen=True):
             )
         return self
 
-    def read(self) -> Images:
+    def read(self) -> LabelledImages:
         """Draw the images."""
         import numpy as np
 
@@ -52,7 +52,7 @@ class Kind(Source, frozen=True):
             shape = (count, 3, self.image_size, self.image_size)
             words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)
             images.append(words.view(np.uint8)[: math.prod(shape)].reshape(shape))
-        return Images(
+        return LabelledImages(
             train_images=images[0],
             train_labels=np.arange(self.train_samples) % self.classes,
             test_images=images[1],
