@@ -35,7 +35,7 @@ os.environ.update(
 RUN = or_exit(lambda: snakefile.WorkflowRun(invocation.read(workflow)))
 STUDIES = RUN.config.studies
 # All cores of this machine if cells run on it: no cell may be timed beside other jobs.
-ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1
+ALL_CORES = 1 if RUN.invocation.on_slurm else workflow.cores or 1
 
 
 def entered_by_launcher(wildcards):

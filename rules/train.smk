@@ -27,7 +27,7 @@ use rule train as train_and_keep with:
         weights="results/cells/{cell}/weights.safetensors",
         digest="results/cells/{cell}/weights.json",
     wildcard_constraints:
-        cell=RUN.keeping,
+        cell=RUN.keeps_weights,
 
 
 ruleorder: train_and_keep > train

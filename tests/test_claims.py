@@ -415,9 +415,9 @@ def test_no_group_turns_a_verdict_that_the_claim_does_not_name_or_that_is_taken_
     named, study, model
 ):
     made = judged(about(named), *groups_in(study))
-    lacks = collections.Counter(made.lacks)
-    assert len(made.comparisons) == len(named) == sum(lacks.values())
-    assert lacks[""] == sum(len(part.judged) for part in made.parts)
+    obstacles = collections.Counter(made.obstacles)
+    assert len(made.comparisons) == len(named) == sum(obstacles.values())
+    assert obstacles[""] == sum(len(part.judged) for part in made.parts)
     resting = {ratio.over.model for part in made.parts for c in part.judged for ratio in c.ratios}
     assert resting <= named
     assert all(study[each][1] == "ok" for each in resting)
@@ -866,7 +866,12 @@ JUNIT = {terms.HOLDS: [], terms.FAILS: ["failure"], terms.IMPOSSIBLE: ["failure"
 
 @pytest.mark.parametrize("verdict", terms.CLAIM_VERDICTS)
 def test_in_junit_only_what_holds_has_passed(verdict):
-    claim = {"name": "a", "study": "s", "verdict": verdict, "told": f"{verdict}; so"}
+    claim = {
+        "name": "a",
+        "study": "s",
+        "verdict": verdict,
+        "sentence_with_reason": f"{verdict}; so",
+    }
     (case,) = ElementTree.fromstring(claims_json.junit({"claims": [claim]}))
     assert [each.tag for each in case] == JUNIT.get(verdict, ["skipped"])
     assert all(each.get("message") == f"{verdict}; so" for each in case)

@@ -63,13 +63,13 @@ def config() -> Config:
 def line(config: Config, name: str, **asked) -> str:
     """Return the sbatch line of a hardware, as the plugin makes it."""
     settings = config.slurm_of(name).model_copy(update=asked)
-    hardware = config.hardware[name].called(name)
+    hardware = config.hardware[name].with_name(name)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
 
 
 def missing(config: Config, name: str, **asked) -> str | None:
     settings = config.slurm_of(name).model_copy(update=asked)
-    return slurm.missing(SITE, config.hardware[name].called(name), settings)
+    return slurm.missing(SITE, config.hardware[name].with_name(name), settings)
 
 
 # ---------------------------------------------------------------- resources

@@ -136,7 +136,7 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster, doctor):
     snakemake(work, "--unlock")
 
 
-def left_behind(work, cluster, words: list[str], folder: str | None = None) -> str:
+def find_earlier_jobs(work, cluster, words: list[str], folder: str | None = None) -> str:
     """Submit a job that nobody waits for, and that only scancel ends; return its ID."""
     words = ["--output=/dev/null", "--time=1-0", *words, "-D", folder or str(work.folder)]
     return cluster.run("sbatch", "--parsable", *words, "--wrap=sleep infinity").strip()
@@ -151,12 +151,12 @@ def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, 
     comment = f"--comment=rule_train_and_keep_wildcards_{name}"
     try:
         left = [
-            left_behind(work, cluster, [comment]),
-            left_behind(
+            find_earlier_jobs(work, cluster, [comment]),
+            find_earlier_jobs(
                 work, cluster, [f"--output={logs}/%j.log", "--comment=project|\nof a site"]
             ),
         ]
-        left_behind(work, cluster, [comment], folder="/")
+        find_earlier_jobs(work, cluster, [comment], folder="/")
         dry = snakemake(work, "-n", "--force", target).stdout
     finally:
         cluster.run("scancel", "--me")

@@ -63,7 +63,7 @@ def _disk() -> Check:
     folder = cache.folder()
     existing = next(path for path in (folder, *folder.parents) if os.path.isdir(path))
     free = shutil.disk_usage(existing).free / 2**30
-    has_environment = host_environment.is_whole(host_environment.environment_folder("current"))
+    has_environment = host_environment.is_complete(host_environment.environment_folder("current"))
     needed = 1 if has_environment else GIB_OF_ENVIRONMENT
     found, fix = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
     if free < needed or not os.access(existing, os.W_OK):

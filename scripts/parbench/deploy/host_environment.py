@@ -74,7 +74,7 @@ def environment_folder(stack: str) -> Path:
     return cache.folder() / "envs" / f"{stack}-{digest(identity)[:12]}"
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Return whether an environment exists and its link to the system's Python works."""
     return os.access(folder / "bin" / "python", os.X_OK)
 
@@ -88,9 +88,9 @@ def ensure(stack: str) -> Path:
     Concurrent calls build it once; an interrupted build starts again. Raises ParbenchError.
     """
     folder = environment_folder(stack)
-    if not is_whole(folder):
+    if not is_complete(folder):
         with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
-            if not is_whole(folder):
+            if not is_complete(folder):
                 _set_up(folder, stack)
     _add_ours(folder)
     return folder

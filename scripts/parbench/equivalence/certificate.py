@@ -86,7 +86,7 @@ def tuned(training: Mapping) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value != getattr(Training, key)}
 
 
-def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
+def required(plans: Iterable[Mapping], place: str) -> list[dict]:
     """Return the entries to certify for the cells of ``plans`` that run in ``place``, each once."""
     image = image_of(place)
     entries = {}
@@ -150,13 +150,13 @@ def cell_of(
 
 
 def cell_for(entry: Mapping) -> Cell:
-    """Return the cell that trials of ``entry``, one of `wanted`, run."""
+    """Return the cell that trials of ``entry``, one of `required`, run."""
     names = ("model", "strategy", "devices", "options", "tuned", "device")
     return cell_of(*(entry[name] for name in names))
 
 
 def content(todo: Iterable[Mapping], place: str) -> str:
-    """Return a digest of all that the certificate of ``todo``, entries of `wanted`, depends on.
+    """Return a digest of all that the certificate of ``todo``, entries of `required`, depends on.
 
     That is the code and the host's packages used by certification and by the certified cells. The
     label ``place`` identifies the software of an image or of a Python of the user's own.
@@ -175,7 +175,7 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
 
     ``python``: the path of a Python of the user's own, if ``place`` is its label.
     """
-    todo = wanted(map(files.read_json, plans), place)
+    todo = required(map(files.read_json, plans), place)
     seen = machine.describe(), machine.available()["cuda"]
     key = files.digest([content(todo, place), sys.version, *seen])
     environment = None if python is None else interpreter.environment(python)

@@ -192,7 +192,7 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
             {entry["precision"]} & set(certificate.ALSO_IN),
             entry["batch_norm"] == certificate.SYNCHRONIZED,
         )
-        for entry in certificate.wanted(map(files.read_json, plans), place)
+        for entry in certificate.required(map(files.read_json, plans), place)
         # Trials on GPUs run only where there are enough of them.
         if entry["device"] == "cpu" or entry["devices"] <= torch.cuda.device_count()
     )

@@ -82,16 +82,16 @@ def why_unavailable(cluster: Cluster, config: Config, software: Software) -> Why
     return reason
 
 
-def missing(cluster: Cluster, hardware: Hardware, asked: Slurm) -> str | None:
+def missing(cluster: Cluster, hardware: Hardware, settings: Slurm) -> str | None:
     """Return why a cell on ``hardware`` can never start on ``cluster``; None if it can.
 
     Nodes that are down or busy count as available, since they come back.
     """
     if hardware.device == "mps":
         return machine.missing(hardware, {"cpu": 0, "cuda": {}, "nodes": hardware.nodes})
-    partition = cluster.existing(asked.partition)
+    partition = cluster.existing(settings.partition)
     offered = cluster.nodes_of(partition)
-    request = resources(hardware, asked, cluster)
+    request = resources(hardware, settings, cluster)
     cores, memory = machine.cores_of(hardware), request.get("mem_mb", 0)
     needs = [f"{cores} cores"] + ([f"{memory} MiB of memory"] if memory else [])
     fitting = [node for node in offered if node.cores >= cores and node.memory_mib >= memory]
@@ -132,29 +132,29 @@ def check(cluster: Cluster, config: Config, name: str) -> None:
 # ---------------------------------------------------------------- what a cell asks for
 
 
-def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> Request:
-    """Return the plugin's resources for ``hardware`` with the settings ``asked``; no walltime.
+def resources(hardware: Hardware, settings: Slurm, cluster: Cluster | None) -> Request:
+    """Return the plugin's resources for ``hardware`` with ``settings``; no walltime.
 
     ``cluster`` supplies the default partition and the site's spelling of GPU types. It is None on a
     compute node, where only the counts matter.
     """
     devices, nodes = hardware.devices, hardware.nodes
     on_gpus = hardware.device == "cuda"
-    partition = cluster.partition(asked.partition) if cluster else None
+    partition = cluster.partition(settings.partition) if cluster else None
     offered = cluster.nodes_of(partition) if cluster and partition else []
     request: dict[str, int | str | None] = {
         "nodes": nodes,
         "cpus_per_task": machine.cores_of(hardware),
-        "mem_mb": devices * asked.memory_mib,
-        "slurm_partition": partition.name if partition else asked.partition,
-        "slurm_account": asked.account,
-        "constraint": asked.constraint,
-        "qos": asked.qos,
+        "mem_mb": devices * settings.memory_mib,
+        "slurm_partition": partition.name if partition else settings.partition,
+        "slurm_account": settings.account,
+        "constraint": settings.constraint,
+        "qos": settings.qos,
     }
     if offered and not any(node.memory_mib for node in offered):
         request["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
     # Keeps the log of a job that is requeued.
-    extra = ["--open-mode=append", *(["--exclusive"] if asked.exclusive else [])]
+    extra = ["--open-mode=append", *(["--exclusive"] if settings.exclusive else [])]
     if nodes > 1:
         # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
         request |= {"tasks": nodes, "mpi": "srun"}
@@ -166,7 +166,9 @@ def resources(hardware: Hardware, asked: Slurm, cluster: Cluster | None) -> Requ
         gpus = shlex.quote(f"{kind}:{devices}" if kind else str(devices))
         # Not by the plugin's resources: it refuses types with a hyphen, which NVML's names have.
         # It also refuses a --gres in slurm_extra, but not one in quotes, which the shell removes.
-        extra.append(f"'--gres'=gpu:{gpus}" if asked.gpus == "gres" else f"--gpus-per-node={gpus}")
+        extra.append(
+            f"'--gres'=gpu:{gpus}" if settings.gpus == "gres" else f"--gpus-per-node={gpus}"
+        )
     request["slurm_extra"] = " ".join(extra)
     return cast(Request, {key: value for key, value in request.items() if value is not None})
 
@@ -214,7 +216,7 @@ def largest(cell: Cell | Pair) -> Hardware:
 class Requests:
     """The plugin's resources for the cells of ``plan``: ``of(name)``.
 
-    ``earlier_jobs`` is the result of ``left_behind``. Results are cached per hardware and per
+    ``earlier_jobs`` is the result of ``find_earlier_jobs``. Results are cached per hardware and per
     earlier run, since there may be thousands of cells and nodes.
     """
 
@@ -265,7 +267,7 @@ class Requests:
         return longest_by_cell
 
     def _without_walltime(self, name: str) -> Request:
-        hardware = self.config.hardware[name].called(name)
+        hardware = self.config.hardware[name].with_name(name)
         return resources(hardware, self.config.slurm_of(name), self.cluster)
 
     def _of_all_sides(self, cell: Cell | Pair) -> Request:
@@ -292,10 +294,10 @@ class Requests:
         return request
 
 
-# ---------------------------------------------------------------- what an earlier run left behind
+# ---------------------------------------------------------------- jobs of earlier runs
 
 
-def left_behind(folder: Path) -> dict[str, list[str]]:
+def find_earlier_jobs(folder: Path) -> dict[str, list[str]]:
     """Return the jobs that Slurm still has for cells of this work folder, by cell, oldest first.
 
     Only one Snakemake can run per folder, so the one that submitted these jobs must have been

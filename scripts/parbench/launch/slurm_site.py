@@ -89,7 +89,7 @@ def _hardware(cluster: slurm_cluster.Cluster, config: Config, name: str, used: b
     except ParbenchError as error:
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
-    hardware = config.hardware[name].called(name)
+    hardware = config.hardware[name].with_name(name)
     settings = config.slurm_of(name)
     minutes = settings.minutes or MINUTES
     runtime = slurm.within(minutes, cluster.existing(settings.partition))

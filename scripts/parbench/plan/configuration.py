@@ -215,7 +215,7 @@ class HardwareEntry(StrictModel):
             )
         return self
 
-    def called(self, name: str) -> Hardware:
+    def with_name(self, name: str) -> Hardware:
         """Return this entry of config.yaml as the `hardware` of a cell."""
         threads = self.threads or (1 if self.device == "cpu" else CORES_PER_GPU)
         return Hardware(name, self.device, self.devices, threads, self.nodes, self.gpu_model)

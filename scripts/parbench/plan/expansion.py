@@ -33,7 +33,7 @@ from parbench.plan import (
     study_plan,
 )
 from parbench.plan.configuration import Config, Override
-from parbench.plan.naming import Named
+from parbench.plan.naming import CellNames
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import resolved
 from parbench.plan.study import Variant
@@ -209,7 +209,7 @@ class Expansion:
         self.not_run: dict[str, str] = {}
         # The groups whose weights other groups predict with, by id: names, and a cell without id
         # and seed.
-        self.trainers: dict[str, tuple[Named, Cell]] = {}
+        self.trainers: dict[str, tuple[CellNames, Cell]] = {}
         # How many restarts of a pair or seeds of a group are wanted, if more than the study states.
         self.restarts = dict(restarts)
 
@@ -220,11 +220,11 @@ class Expansion:
         for (model_name, variant), cell in templates.items():
             if cell.trained_by is not None:
                 trainer = templates[model_name, cell.trained_by]
-                trainer_names = Named.of(trainer)
+                trainer_names = CellNames.of(trainer)
                 templates[model_name, variant] = replace(cell, trained_by=trainer_names.group)
                 self.trainers[trainer_names.group] = trainer_names, trainer
                 # A trainer needs as many seeds as any group that predicts with its weights.
-                own = Named.of(templates[model_name, variant]).group
+                own = CellNames.of(templates[model_name, variant]).group
                 counts = (self.restarts.get(group, 0) for group in (own, trainer_names.group))
                 self.restarts[trainer_names.group] = max(counts)
         training_by_key = {key: cell.training for key, cell in templates.items()}
@@ -243,11 +243,11 @@ class Expansion:
             selection = (
                 {"model": model_name, **entry.published} if entry.published is not None else None
             )
-            named = names_by_key[model_name, variant]
-            reasons[model_name, variant] = self._lack(named, cell)
+            names = names_by_key[model_name, variant]
+            reasons[model_name, variant] = self._why_not_run(names, cell)
             groups[model_name, variant] = self._group(
                 cell,
-                named,
+                names,
                 reasons[model_name, variant],
                 model=model_name,
                 variant=variant,
@@ -327,7 +327,7 @@ class Expansion:
                 f"{where}: the dataset {self.dataset} is random noise, so there is nothing to "
                 "learn from it; set `steps` (steps to time per epoch) or choose another dataset"
             )
-        device = config.hardware[hardware].called(hardware)
+        device = config.hardware[hardware].with_name(hardware)
         if device.device != "cuda":
             settings["tf32"] = False  # only CUDA devices have it
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
@@ -360,9 +360,9 @@ class Expansion:
         consistency.check_cell(cell, study, where, of, kind.HOLDS)
         return cell
 
-    def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
+    def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], CellNames]:
         """Return the names of all groups; raise ParbenchError if two variants have equal cells."""
-        names_by_key = {key: Named.of(cell) for key, cell in templates.items()}
+        names_by_key = {key: CellNames.of(cell) for key, cell in templates.items()}
         variant_by_group: dict[str, str] = {}
         for (model_name, variant), names in names_by_key.items():
             twin = variant_by_group.setdefault(names.group, variant)
@@ -378,34 +378,36 @@ class Expansion:
         if not_run is not None:
             self.not_run.update(dict.fromkeys((cell.id for cell in cells), not_run))
 
-    def _lack(self, named: Named, template: Cell) -> str | None:
+    def _why_not_run(self, names: CellNames, template: Cell) -> str | None:
         """Return why this machine cannot run the cells of ``template``; None if it can."""
-        reason = self.why_unavailable(named.group, template)
+        reason = self.why_unavailable(names.group, template)
         if reason is None and template.trained_by is not None:
             trainer_names, trainer_cell = self.trainers[template.trained_by]
-            lack = self.why_unavailable(trainer_names.group, trainer_cell)
-            reason = lack and f"{trainer_names.group} trains for it: {lack}"
+            reason = self.why_unavailable(trainer_names.group, trainer_cell)
+            reason = reason and f"{trainer_names.group} trains for it: {reason}"
         return reason
 
-    def _group(self, template: Cell, named: Named, lack: str | None, **fields: Any) -> PlannedGroup:
+    def _group(
+        self, template: Cell, names: CellNames, not_run: str | None, **fields: Any
+    ) -> PlannedGroup:
         """Return the group of ``template`` with all seeds.
 
-        ``lack``: why this machine cannot run its cells; ``fields``: further fields of the group.
+        ``not_run``: why this machine cannot run its cells; ``fields``: further fields of the group.
         """
         model, strategy = template.model, strategies.of(template)
-        reason = lack or strategy.PAIRS_ONLY
-        extra_count = self.restarts.get(named.group, 0) - len(self.seeds)
+        reason = not_run or strategy.PAIRS_ONLY
+        extra_count = self.restarts.get(names.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, extra_count))]
         seeds = [] if strategy.PAIRS_ONLY else seeds
-        cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
+        cells = [replace(template, id=names.cell(seed), seed=seed) for seed in seeds]
         if template.trained_by is not None:
             trainer_names, _ = self.trainers[template.trained_by]
             cells = [replace(cell, trained_by=trainer_names.cell(cell.seed)) for cell in cells]
         self._keep(cells, reason)
         ranks = strategy.data_parallel_size
         return PlannedGroup(
-            id=named.group,
+            id=names.group,
             **({"network": model.name} if model.name != fields["model"] else {}),
             strategy=template.strategy.name,
             options=template.strategy.options,

@@ -12,7 +12,7 @@ from parbench.files import canonical_json, digest
 from parbench.identity import settings_of
 
 
-class Named:
+class CellNames:
     """The names of a group and of its cells: ``words`` and a digest of what is measured.
 
     ``template``: a cell without id and seed; ``turn``: the letters before a cell's seed.
@@ -26,7 +26,7 @@ class Named:
         self.group = f"{self._name}-{self.digest}"
 
     @classmethod
-    def of(cls, template: Cell) -> Named:
+    def of(cls, template: Cell) -> CellNames:
         """Return the names for the group of ``template``."""
         model, strategy, hardware = template.model, template.strategy, template.hardware
         return cls(template, (model.name, strategy.name, hardware.name, short_options(template)))

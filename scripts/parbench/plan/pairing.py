@@ -9,7 +9,7 @@ from typing import Any
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
-from parbench.plan.naming import Named, short_options
+from parbench.plan.naming import CellNames, short_options
 from parbench.plan.study import Study, VariantPair
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 
@@ -71,7 +71,7 @@ def _pair(
     template = Pair("", 0, sides, **common_fields)
     side_names = [_short(templates[key], key[1]) for key, *_ in (variant_keys, baseline_keys)]
     name_parts = ("+".join(members), "pair", *side_names, "inference" * entry.inference)
-    names = Named(template, name_parts, "r")
+    names = CellNames(template, name_parts, "r")
     name_of_group = ".".join(filter(None, (name, *name_parts[1:]))) + f"-{names.digest}"
     name_of_group = name_of_group.replace("/", "-")
     restart_count = max(study.pairs.restarts, restarts.get(name_of_group, 0))

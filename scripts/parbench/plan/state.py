@@ -40,7 +40,8 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
             return "missing", ["it has not been trained yet"]
         reasons = current(cell, plan).changes_since(_measured(result))
         reasons += filter(
-            None, (remade_data(cell, plan), saved_weights.why_missing(cell, folder(cell_id).parent))
+            None,
+            (rebuilt_data(cell, plan), saved_weights.why_missing(cell, folder(cell_id).parent)),
         )
     except ParbenchError as error:
         return "unreadable", [str(error)]
@@ -61,7 +62,7 @@ def _measured(result: CellRun | PairRun) -> Identity:
     return identity.recorded(result.cell, environments, weights)
 
 
-def remade_data(cell: Cell | Pair, plan: Plan) -> str | None:
+def rebuilt_data(cell: Cell | Pair, plan: Plan) -> str | None:
     """Return why the existing dataset of ``cell`` would be made again; None if it would not."""
     name, data = cell.dataset.name, described_data(cell)
     if data is None:

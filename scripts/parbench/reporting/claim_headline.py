@@ -19,7 +19,7 @@ def headline(judged: list[Judged]) -> str:
     of = f"{len(judged)} verdicts on " if names != len(judged) else ""
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
     if untested := counts[terms.NOT_TESTED]:
-        found = [_lacks(each) for each in judged if each.verdict == terms.NOT_TESTED]
+        found = [_obstacles(each) for each in judged if each.verdict == terms.NOT_TESTED]
         reasons = Counter(why for each in found for why in each)
         counted = "; ".join(f"{why} ({n})" for why, n in reasons.most_common())
         verb = "was" if untested == 1 else "were"
@@ -108,10 +108,10 @@ def _verb(verdict: str, number: int) -> str:
     return singular if number == 1 else plural
 
 
-def _lacks(each: Judged) -> set[str]:
+def _obstacles(each: Judged) -> set[str]:
     """Return, in a few words each, why the parts of a claim were not tested on this machine."""
     parts = [part for part in each.parts if not part.is_impossible]
-    return {lack for part in parts for lack in part.lacks if lack} or {each.reason}
+    return {text for part in parts for text in part.obstacles if text} or {each.reason}
 
 
 def why_untested(each: Judged) -> str:

@@ -56,8 +56,8 @@ def with_metrics(page: str) -> str:
             "only in tables that name it": metric.only_where_named,
             "no row on CPU": metric.gpus_only,
         }
-        told = [text for text, holds in conditions.items() if holds]
-        definition = "; ".join([metric.description, *told])
+        notes = [text for text, holds in conditions.items() if holds]
+        definition = "; ".join([metric.description, *notes])
         rows.append([f"`{metric.name}`", heading(metric.name, metric.unit), definition])
     for name, phrase in OPERATOR_METRICS.items():
         shown = f"{phrase} of the operator (s)"
@@ -110,7 +110,7 @@ def _claims(claims: Sequence[ClaimEntry]) -> Iterator[str]:
     """Yield a table of those ``claims`` that were tested, and how many were not."""
     tested = [claim for claim in claims if claim["verdict"] != NOT_TESTED]
     if tested:
-        rows = ([claim["claim"], claim["told"]] for claim in tested)
+        rows = ([claim["claim"], claim["sentence_with_reason"]] for claim in tested)
         yield from (*_table(["claim", "verdict"], rows), "")
     if claims:
         verdicts = Counter(claim["verdict"] for claim in claims)

@@ -12,6 +12,7 @@ from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import (
     count,
+    date_time,
     decimals,
     deployment_text,
     fixed,
@@ -20,7 +21,6 @@ from parbench.reporting.text import (
     listed,
     machine_text,
     mapping_text,
-    moment,
     period,
     settings_pairs,
     status_text,
@@ -185,7 +185,7 @@ def _cell_row(study: StudyResults, run: CellRun, known: Environments) -> list[Ta
         _number_cell(run.train_seconds, 2),
         _number_cell(run.test_accuracy, 4),
         _number_cell(_memory(run), 0),
-        TableCell(moment(run.started)),
+        TableCell(date_time(run.started)),
         _named(run, known),
         TableCell(run.environment.code_digest[:8]),
     ]
@@ -357,8 +357,8 @@ def _cell_numbers(run: CellRun) -> list[list[str]]:
 def _cell_facts(run: CellRun) -> list[list[str]]:
     facts = {key: getattr(run.environment, key) for key in FACTS}
     facts |= {key: text for key, text in run.environment.steering.items() if key in OF_CORES}
-    facts |= {"started": f"{moment(run.started)} UTC"}
-    facts |= {"finished": f"{moment(run.finished)} UTC"}
+    facts |= {"started": f"{date_time(run.started)} UTC"}
+    facts |= {"finished": f"{date_time(run.finished)} UTC"}
     places = [place.model_dump() for place in run.resumed_from or []]
     facts |= {"interrupted, continued from": places or "ran in one go"}
     facts |= {key: getattr(run, key) for key in ("steps_per_epoch", "warmup_steps")}

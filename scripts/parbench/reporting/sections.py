@@ -25,11 +25,11 @@ from parbench.reporting.text import (
     anchor,
     count,
     counted,
+    date_time,
     deployment_text,
     listed,
     machine_text,
     mapping_text,
-    moment,
     settings_pairs,
     software_text,
 )
@@ -168,7 +168,7 @@ def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
         ["Machine", _several(machine_text(each.machine) for each in environments)],
         ["Stack", _several(study.stack for study in studies)],
         ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
-        ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
+        ["Runs", f"{date_time(started)} to {date_time(finished)} UTC" if runs else "none"],
         ["Code", _several(each.commit for each in environments)],
     ]
 

@@ -119,14 +119,14 @@ def anchor(*words: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(words))
 
 
-def moment(stamp: str) -> str:
+def date_time(stamp: str) -> str:
     """Turn ``2024-01-31T07:00:00Z`` into ``2024-01-31 07:00``."""
     return stamp[:16].replace("T", " ")
 
 
 def period(started: str, finished: str) -> str:
     """Turn two stamps into ``2024-01-31 07:00 to 07:09``; the second day only if it differs."""
-    begin, end = moment(started), moment(finished)
+    begin, end = date_time(started), date_time(finished)
     return f"{begin} to {end[11:] if end[:10] == begin[:10] else end}"
 
 

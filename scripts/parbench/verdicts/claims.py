@@ -83,19 +83,19 @@ class JudgedPart:
         return next((word for word in (*order, terms.AS_PUBLISHED) if word in sizes), "")
 
     @property
-    def lacks(self) -> list[str]:
+    def obstacles(self) -> list[str]:
         """What keeps each comparison from being measured, in a few words: ``needs 2x A100``; empty
         if nothing does. For a part that is impossible as stated, only that."""
-        return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
+        return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_obstacle, self.comparisons))
 
     @property
-    def lack(self) -> str:
+    def obstacle(self) -> str:
         """What keeps the part from being measured; empty if any of its comparisons was measured."""
-        found = [each for each in self.lacks if each]
-        return found[0] if len(found) == len(self.lacks) else ""
+        found = [each for each in self.obstacles if each]
+        return found[0] if len(found) == len(self.obstacles) else ""
 
 
-def _lack(each: Comparison) -> str:
+def _obstacle(each: Comparison) -> str:
     if each.is_judged or each.verdict == terms.REPORTED:
         return ""
     if each.verdict == terms.NOT_RUN:
@@ -147,15 +147,16 @@ class Judged:
         return any(each.ratios or each.group for each in self.comparisons)
 
     @cached_property
-    def lacks(self) -> list[str]:
-        """What each comparison of each part lacks; empty if nothing."""
-        return [lack for part in self.parts for lack in part.lacks]
+    def obstacles(self) -> list[str]:
+        """The obstacles of each part's comparisons; empty where there is none."""
+        return [obstacle for part in self.parts for obstacle in part.obstacles]
 
     @property
     def coverage(self) -> str:
-        """How many parts, or comparisons of parts with several, were measured and what the others
-        lack: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty if there is only one."""
-        total, measured = len(self.lacks), sum(not lack for lack in self.lacks)
+        """How many parts, or comparisons of parts with several, were measured, and what kept the
+        others from it: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty if there is only
+        one."""
+        total, measured = len(self.obstacles), sum(not obstacle for obstacle in self.obstacles)
         noun = "part" if total == len(self.parts) else "comparison"
         if measured == total:
             return f"all {measured} {noun}s" if measured > 1 else ""
@@ -163,8 +164,8 @@ class Judged:
 
     @property
     def _others(self) -> str:
-        lacks = Counter(lack for lack in self.lacks if lack)
-        return ", ".join(f"{lack} {number}" for lack, number in lacks.items())
+        obstacles = Counter(obstacle for obstacle in self.obstacles if obstacle)
+        return ", ".join(f"{obstacle} {number}" for obstacle, number in obstacles.items())
 
     @property
     def _directions(self) -> str:
@@ -172,12 +173,12 @@ class Judged:
         empty if there is only one, or all are undecided."""
         parts = [part for part in self.parts if not part.is_impossible and part.judged]
         noun, found = "part", [part.direction for part in parts]
-        if len(self.lacks) != len(self.parts):
+        if len(self.obstacles) != len(self.parts):
             noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
         counts = Counter(found)
         counted = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
-        others = f"; others: {self._others}" * any(self.lacks)
-        total = len(self.lacks)
+        others = f"; others: {self._others}" * any(self.obstacles)
+        total = len(self.obstacles)
         if set(found) == {terms.UNDECIDED}:  # the verdict already says so
             return ""
         return f"{counted} of {total} {noun}s{others}" if total > 1 else ""
@@ -208,7 +209,7 @@ class Judged:
             return f"{self.verdict} ({self._others})"
         if not counted:
             return self.verdict
-        tested = " where tested" * (any(self.lacks) and self.verdict != terms.UNDECIDED)
+        tested = " where tested" * (any(self.obstacles) and self.verdict != terms.UNDECIDED)
         return f"{self.verdict}{tested} ({counted})"
 
     @property
@@ -357,7 +358,7 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
     directions = [part.direction for part in parts]
     judged = [part for part in parts if part.judged]
     if not judged:
-        reasons = dict.fromkeys(part.lack for part in parts if part.lack)
+        reasons = dict.fromkeys(part.obstacle for part in parts if part.obstacle)
         word = terms.REPORTED if terms.REPORTED in directions else terms.NOT_TESTED
         return word, "; ".join(reasons)
     outlooks = dict.fromkeys(

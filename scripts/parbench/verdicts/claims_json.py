@@ -22,7 +22,7 @@ from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
 from parbench.words import nearest
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FAILED = (terms.FAILS, terms.IMPOSSIBLE)
 OPEN = (None, math.inf)  # what ends an open range
 
@@ -63,7 +63,7 @@ class PartEntry(TypedDict):
     direction: str
     size: str | None
     impossible: bool
-    lacks: list[str]
+    obstacles: list[str]
     comparisons: list[ComparisonEntry]
 
 
@@ -76,7 +76,7 @@ class ClaimEntry(TypedDict):
     claim: str
     verdict: str
     sentence: str
-    told: str
+    sentence_with_reason: str
     reason: str
     weakness: str
     grade: str
@@ -104,7 +104,7 @@ def _claim(judged: Judged) -> ClaimEntry:
         "claim": judged.claim.claim,
         "verdict": judged.verdict,
         "sentence": judged.sentence,
-        "told": judged.sentence_with_reason,
+        "sentence_with_reason": judged.sentence_with_reason,
         "reason": judged.reason,
         "weakness": judged.weakness,
         "grade": judged.grade,
@@ -126,7 +126,7 @@ def part(judged: JudgedPart) -> PartEntry:
         "direction": judged.direction,
         "size": judged.size or None,
         "impossible": judged.is_impossible,
-        "lacks": [lack for lack in judged.lacks if lack],
+        "obstacles": [each for each in judged.obstacles if each],
         "comparisons": list(map(_comparison, judged.comparisons)),
     }
 
@@ -182,7 +182,7 @@ def junit(made: ClaimsFile) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", classname=claim["study"], name=claim["name"]
         )
-        message = claim["told"]
+        message = claim["sentence_with_reason"]
         if claim["verdict"] in FAILED:
             ElementTree.SubElement(case, "failure", message=message)
         elif claim["verdict"] != terms.HOLDS:
@@ -199,7 +199,7 @@ def shown(claim: ClaimEntry) -> list[str]:
     machines = ", ".join(claim["machines"]) or "no machine"
     lines = [
         f"{claim['name']} (of {claim['source']}): {claim['claim']}",
-        f"  {claim['told']}{firm}",
+        f"  {claim['sentence_with_reason']}{firm}",
         f"  tested by {claim['study']}, {claim['grade']}, {machines}",
     ]
     for each in claim["parts"]:

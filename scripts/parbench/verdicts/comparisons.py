@@ -69,17 +69,17 @@ class Rebuilt:
 class Ratio:
     """``metric`` of the group ``over`` divided by that of ``under``; for scores, the difference.
 
-    ``series``: its values, if any; ``lack``: the word for why they decide nothing, empty if they
-    decide, and ``missing``: the reasons; ``pair``: set if the groups took turns; ``published``:
-    the same ratio of the source's own numbers.
+    ``series``: its values, if any; ``unjudged``: the term (of terms.UNJUDGED) for why they decide
+    nothing, empty if they decide, and ``reasons``: why; ``pair``: set if the groups took turns;
+    ``published``: the same ratio of the source's own numbers.
     """
 
     metric: str
     over: Group
     under: Group
     series: Series | None
-    lack: str
-    missing: tuple[str, ...]
+    unjudged: str
+    reasons: tuple[str, ...]
     pair: Compared | None
     published: float | None
 
@@ -157,7 +157,7 @@ class Comparison:
         return [side for ratio in self.ratios for side in (ratio.over, ratio.under)]
 
     @property
-    def waits(self) -> bool:
+    def awaits_results(self) -> bool:
         """Whether missing results are the only reason why it is not measured."""
         return self.verdict == terms.NOT_MEASURED and self.reasons == (terms.NO_VALUES,)
 
@@ -208,7 +208,7 @@ def measuring(
     return kept
 
 
-def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
+def why_no_comparison(test: ClaimTest, groups: Collection[Group]) -> str:
     """Return why a test compares none of ``groups``, which measure its metric."""
     if not groups:
         return f"no cell that measures {test.metric}"
@@ -279,7 +279,7 @@ def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     groups = measuring(study.groups, test.metric)
     ratios = [_ratio(test, study, *pair) for pair in pairs(test, groups)]
     comparisons = [_compared(test, study, combined) for combined in contrasted(test, ratios)]
-    return comparisons or [untested(study, f"{study.name} has {lacks(test, groups)}")]
+    return comparisons or [untested(study, f"{study.name} has {why_no_comparison(test, groups)}")]
 
 
 def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
@@ -292,10 +292,10 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
     else:
         but = ("global_batch",) if "batch_size" in test.named else ()
         series = compared(metric, over, under, but)
-    lack, missing = _lack(metric, over, under, pair, series)
+    unjudged, reasons = _why_unjudged(metric, over, under, pair, series)
     published = _printed(metric, over, under, study.source)
-    reasons = tuple(dict.fromkeys(missing))
-    return Ratio(test.metric, over, under, series, lack, reasons, pair, published)
+    reasons = tuple(dict.fromkeys(reasons))
+    return Ratio(test.metric, over, under, series, unjudged, reasons, pair, published)
 
 
 def _of_two(metric: str) -> str:
@@ -306,7 +306,7 @@ def _of_two(metric: str) -> str:
     return f"no cell measures {metric}{', which compares two cells' * bool(others)}{of_each}"
 
 
-def _lack(
+def _why_unjudged(
     metric: Metric, over: Group, under: Group, pair: Compared | None, series: Series | None
 ) -> tuple[str, list[str]]:
     """Return the word for why two groups decide nothing, and the reasons; empty if they decide."""
@@ -386,12 +386,12 @@ def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource)
 
 def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
     """Judge one ratio, or the first of two divided by the second."""
-    lack = next((ratio.lack for ratio in ratios if ratio.lack), "")
-    missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
+    unjudged = next((ratio.unjudged for ratio in ratios if ratio.unjudged), "")
+    reasons = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.reasons))
     first, *others = ratios
     published, series = first.published, first.series
     for other in others:
-        if series is not None and other.series is not None and not lack:
+        if series is not None and other.series is not None and not unjudged:
             series = series.beside(other.series)
         if published is None or other.published is None:
             published = None
@@ -404,10 +404,11 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         denied = {">": published <= none, "<": published >= none}.get(test.op, False)
         published = None if denied else published  # the source's words say something else
     sizes = test.sizes or (() if published is None else (published,))
-    if not lack and series is not None and not series.values:
-        lack, missing = terms.NOT_MEASURED, (f"no {series.of.rstrip('s')} that all of them have",)
-    result = Comparison(study.name, lack, missing, ratios, published=sizes)
-    if lack or series is None:
+    if not unjudged and series is not None and not series.values:
+        unjudged = terms.NOT_MEASURED
+        reasons = (f"no {series.of.rstrip('s')} that all of them have",)
+    result = Comparison(study.name, unjudged, reasons, ratios, published=sizes)
+    if unjudged or series is None:
         # What was measured is shown, though it decides nothing.
         shown = series if series is not None and series.values and not others else None
         return replace(result, measured=shown)

@@ -100,7 +100,7 @@ def _answers(plan: Plan) -> list[str]:
         judged.name
         for judged in claims
         if any(
-            comparison.waits
+            comparison.awaits_results
             for part in judged.parts
             if not part.is_impossible
             for comparison in part.comparisons

@@ -131,7 +131,7 @@ def _values(measured: Measured, not_run: Mapping[str, str]) -> Iterator[str]:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
         beside = [
-            f"{_beside(measured, group, row, line_by_reasons)}{_lack(not_run, group)}"
+            f"{_beside(measured, group, row, line_by_reasons)}{_not_run_here(not_run, group)}"
             for group, lines in selected
             if row.line in lines
         ]
@@ -180,7 +180,7 @@ def _beside(
     return f"compared with {who}"
 
 
-def _lack(not_run: Mapping[str, str], *groups: Group) -> str:
+def _not_run_here(not_run: Mapping[str, str], *groups: Group) -> str:
     """Return why ``groups`` are not run here, as the end of a line; empty if they are."""
     reasons = dict.fromkeys(not_run[group.id] for group in groups if group.id in not_run)
     return f"; not run here: {', '.join(reasons)}" if reasons else ""
@@ -198,9 +198,11 @@ def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
                 f"  - {claims_json.heading(claims_json.part(part))}: {_claimed(part.test)}"
             )
             for each in part.comparisons:
-                lack = "" if part.is_impossible else _lack(not_run, *_needed(not_run, each))
-                lines.append(f"      {_decided(part, each)}{lack}")
-                decidable.append(each.waits and not part.is_impossible and not lack)
+                obstacle = (
+                    "" if part.is_impossible else _not_run_here(not_run, *_needed(not_run, each))
+                )
+                lines.append(f"      {_decided(part, each)}{obstacle}")
+                decidable.append(each.awaits_results and not part.is_impossible and not obstacle)
         here = f"{sum(decidable)} of {len(decidable)} comparisons can be decided here"
         yield from (f"{judged.name}: {judged.claim.claim} ({here})", *lines)
 
@@ -254,7 +256,7 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
             else f"at most {part.test.most:.3g} times"
         )
         return f"{opening}{terms.IMPOSSIBLE}, whatever is measured: {why}"
-    if each.waits:
+    if each.awaits_results:
         how = "pairs" if _by_pairs(each) else "whole trainings, seed by seed"
         return f"{opening}decided by {how}"
     reasons = "; ".join(each.reasons) or "for want of cells"

@@ -59,7 +59,7 @@ def evidence_files(pattern: str) -> Callable[[Wildcards], list[str]]:
     it.
     """
 
-    def asked(wildcards: Wildcards) -> list[str]:
+    def files(wildcards: Wildcards) -> list[str]:
         names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
         if not names:
             raise WorkflowError(
@@ -68,7 +68,7 @@ def evidence_files(pattern: str) -> Callable[[Wildcards], list[str]]:
             )
         return [f"results/evidence/{name}/" + pattern.format(evidence=name) for name in names]
 
-    return asked
+    return files
 
 
 def _digest_file(image: recipes.Image) -> str:
@@ -82,31 +82,31 @@ class WorkflowRun:
     Raises ParbenchError for an invalid configuration, WorkflowError for a job that cannot exist.
     """
 
-    def __init__(self, called: Invocation):
-        self.called, on_slurm = called, called.on_slurm
-        if on_slurm or not called.main:  # of the plugin: to submit, and within a job
+    def __init__(self, invocation: Invocation):
+        self.invocation, on_slurm = invocation, invocation.on_slurm
+        if on_slurm or not invocation.main:  # of the plugin: to submit, and within a job
             slurm_cluster.retry_sbatch_and_srun()
-        self.config = config_files.read(called.configfiles, called.changes)
-        self.deployment = self.config.resolved_deployment(called.apptainer)
+        self.config = config_files.read(invocation.configfiles, invocation.changes)
+        self.deployment = self.config.resolved_deployment(invocation.apptainer)
         self.writes_plan = False
-        if called.main:
+        if invocation.main:
             self._print_triggers()
-            self.writes_plan = self._take_lock() and not (called.dry or called.unlock)
+            self.writes_plan = self._take_lock() and not (invocation.dry or invocation.unlock)
         self.cluster = slurm_cluster.ask() if on_slurm else None
-        self.left = slurm.left_behind(ROOT) if on_slurm else {}
+        self.earlier_jobs = slurm.find_earlier_jobs(ROOT) if on_slurm else {}
         self.plan = self._plan()
         if self.writes_plan:  # before the graph, whose rules have the plan's files as inputs
             writing.write(self.plan)
-        self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
+        self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.earlier_jobs)
         self.preparing = slurm.preparing(self.config.slurm, self.cluster)
-        self.asked: set[str] = set()  # the cells in Snakemake's graph of jobs
+        self.requested: set[str] = set()  # the cells in Snakemake's graph of jobs
         self.started = time.time()
-        if called.dry:
+        if invocation.dry:
             atexit.register(self._print_dry_run)
 
     def _print_triggers(self) -> None:
-        if ignored := sorted(TRIGGERS - self.called.triggers):
-            chosen = ", ".join(sorted(self.called.triggers)) or "none"
+        if ignored := sorted(TRIGGERS - self.invocation.triggers):
+            chosen = ", ".join(sorted(self.invocation.triggers)) or "none"
             print_message(
                 f"rerun-triggers is {chosen}, without {' and '.join(ignored)}: changed settings, "
                 "code or data may go unnoticed and results become stale; remove rerun-triggers "
@@ -115,29 +115,29 @@ class WorkflowRun:
 
     def _take_lock(self) -> bool:
         """Return False if another run is using this folder; Snakemake's own lock stops this one."""
-        if self.called.unlock:
+        if self.invocation.unlock:
             run_lock.forget()
-        elif not self.called.dry:
-            return run_lock.hold(self.called.unlocking)
+        elif not self.invocation.dry:
+            return run_lock.hold(self.invocation.unlocking)
         return True
 
     def _plan(self) -> expansion.Plan:
-        config, called = self.config, self.called
-        if called.cell is not None:  # one of thousands of jobs: it needs no other cell
-            return writing.plan_of(called.cell, config)
+        config, invocation = self.config, self.invocation
+        if invocation.cell is not None:  # one of thousands of jobs: it needs no other cell
+            return writing.plan_of(invocation.cell, config)
         # What cells lack depends on where they run: on a cluster or this machine. A job of a run
         # uses what was found when that run began.
         software = DeployedSoftware(self.deployment)
         if self.cluster is not None:
             why_unavailable = slurm.why_unavailable(self.cluster, config, software)
-        elif called.main:
+        elif invocation.main:
             why_unavailable = expansion.unavailable_here(config, software)
         else:
             why_unavailable = expansion.unavailable_as_planned(config.studies)
         # Only the report needs claims, after hours of training, but a typo should be found first.
         consistency.stated_claims()
         return expansion.plan(
-            config, self.deployment, called.configfiles, called.changes, why_unavailable
+            config, self.deployment, invocation.configfiles, invocation.changes, why_unavailable
         )
 
     @property
@@ -155,7 +155,7 @@ class WorkflowRun:
             raise WorkflowError(f"error: unknown cell {name!r}{near}")
         if name in self.plan.not_run:
             raise WorkflowError(f"error: {name} is not run here: {self.plan.not_run[name]}")
-        self.asked.add(name)
+        self.requested.add(name)
         return self.plan.cells[name]
 
     def cell_dataset(self, wildcards: Wildcards) -> str:
@@ -167,8 +167,8 @@ class WorkflowRun:
         return list(map(str, state.weights(self.cell(wildcards))))
 
     @property
-    def keeping(self) -> str:
-        """A regular expression for the cells that keep their weights for others."""
+    def keeps_weights(self) -> str:
+        """A regular expression that matches the cells that keep their weights for others."""
         cells = self.plan.cells.values()
         names = [cell.id for cell in cells if isinstance(cell, Cell) and cell.run.keeps_weights]
         return "|".join(map(re.escape, names)) or "none"
@@ -204,7 +204,7 @@ class WorkflowRun:
 
         They do not use `threads`, which Snakemake limits to the submitting machine's cores.
         """
-        if self.called.main and not self.called.on_slurm:
+        if self.invocation.main and not self.invocation.on_slurm:
             return {}
 
         def one(key: str):
@@ -244,7 +244,7 @@ class WorkflowRun:
         are not ready, a job has other inputs than when it ran, and is shown among those to run.
         """
         paths = [writing.FOLDER / name for name in names]
-        if self.called.main and not self.writes_plan:
+        if self.invocation.main and not self.writes_plan:
             paths = list(filter(is_ready, paths))
         return list(map(str, paths))
 
@@ -302,7 +302,7 @@ class WorkflowRun:
         return [str(certificate.path(label)) for label in sorted(labels)]
 
     def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
-        return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
+        return certificate.required([self.plan.studies[study].stated() for study in studies], place)
 
     def certified(self, wildcards: Wildcards) -> str:
         """Return a digest of what a certificate must cover.
@@ -367,7 +367,7 @@ class WorkflowRun:
         """Print what will happen. Raises ParbenchError if another run owns the plan."""
         if not self.writes_plan:  # that run has not yet taken Snakemake's lock
             raise ParbenchError(run_lock.LIVES)
-        deployment.keep(self.deployment, self.called.apptainer)
+        deployment.keep(self.deployment, self.invocation.apptainer)
         to_train = self._to_train()
         sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
         for image in {image for side in sides if (image := state.image_of(side, self.plan))}:
@@ -376,7 +376,7 @@ class WorkflowRun:
         self._forget_finished()
         self._print_forecast(to_train)
         for cell in to_train:
-            if job_ids := self.left.get(cell):
+            if job_ids := self.earlier_jobs.get(cell):
                 print(
                     f"parbench: {cell}: job {', '.join(job_ids)} of an earlier run still exists; "
                     "its result will be used"
@@ -384,9 +384,9 @@ class WorkflowRun:
         unfinished.REPORT.unlink(missing_ok=True)
 
     def _to_train(self) -> list[str]:
-        if self.called.forced:
-            return sorted(self.asked)
-        return sorted(cell for cell in self.asked if not self._is_done(cell))
+        if self.invocation.forced:
+            return sorted(self.requested)
+        return sorted(cell for cell in self.requested if not self._is_done(cell))
 
     def _is_done(self, cell: str) -> bool:
         return state.state(cell, self.plan)[0] == "done"
@@ -410,13 +410,13 @@ class WorkflowRun:
 
     def _images_to_build(self) -> list[str]:
         """Return the labels of images that cells of this run need and that do not exist."""
-        sides = (side for cell in self.asked for side in self.plan.cells[cell].sides)
+        sides = (side for cell in self.requested for side in self.plan.cells[cell].sides)
         needed = {image for side in sides if (image := state.image_of(side, self.plan))}
         return sorted(image.label for image in needed if image.facts is None)
 
     def _print_dry_run(self) -> None:
         """Print at the end of a dry run what the run will take."""
-        if self.asked or self.plan.not_run:
+        if self.requested or self.plan.not_run:
             with contextlib.chdir(ROOT):  # Snakemake has left the folder of --directory
                 self._preview()
                 self._print_forecast(self._to_train())
@@ -429,7 +429,7 @@ class WorkflowRun:
         from parbench.verdicts.preview import preview  # scipy, as above
 
         for study in self.plan.studies:
-            if self.asked.issuperset(self.plan.runnable(study)):
+            if self.requested.issuperset(self.plan.runnable(study)):
                 try:
                     print("\n".join(preview(self.plan, study)), end="\n\n")
                 except ParbenchError as error:
@@ -440,9 +440,9 @@ class WorkflowRun:
 
         The file is only for a workflow that was killed before it recorded the result.
         """
-        for cell in self.asked:
-            has_result = (folder(cell) / "metrics.json").exists() or cell in self.left
-            if self.called.forced or not has_result:
+        for cell in self.requested:
+            has_result = (folder(cell) / "metrics.json").exists() or cell in self.earlier_jobs
+            if self.invocation.forced or not has_result:
                 (folder(cell) / "finished.json").unlink(missing_ok=True)
 
     def _is_new(self, path: Path) -> bool:
@@ -468,12 +468,13 @@ class WorkflowRun:
             "interrupted. Finished work is kept: the same command continues from there.",
             file=sys.stderr,
         )
-        paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
+        paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.requested))
         failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:
             unfinished.print_failures(self.plan, failed, self.inside_report_image)
         elif self._is_uncertified() or (
-            os.environ.get("PARBENCH_REPORT_WHEN_STOPPED") and any(map(self._is_done, self.asked))
+            os.environ.get("PARBENCH_REPORT_WHEN_STOPPED")
+            and any(map(self._is_done, self.requested))
         ):
             unfinished.write(self.plan, [], self.inside_report_image, "What is done so far")
 
@@ -481,4 +482,6 @@ class WorkflowRun:
         """Return whether only a certificate is missing."""
         certificates = map(Path, self.certificates_of(self.plan.studies))
         lacks_certificate = not all(map(Path.exists, certificates))
-        return lacks_certificate and bool(self.asked) and all(map(self._is_done, self.asked))
+        return (
+            lacks_certificate and bool(self.requested) and all(map(self._is_done, self.requested))
+        )
