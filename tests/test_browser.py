@@ -121,8 +121,8 @@ def test_no_horizontal_scrolling_and_the_right_theme(view, size, scheme):
     driver = view(SIZES[size], scheme)
     width, wide = driver.execute_script(
         "return [document.documentElement.scrollWidth, [...document.querySelectorAll('main *')]"
-        ".filter(e => !e.closest('.scroll, pre, .spoken') && e.getBoundingClientRect().right >"
-        " innerWidth + 1).map(e => e.outerHTML.slice(0, 80))]"
+        ".filter(e => !e.closest('.scroll, pre, .screen-reader')"
+        " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))]"
     )
     assert width == SIZES[size]
     assert wide == []

@@ -150,13 +150,13 @@ def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monke
         peak[0] = usual[0]
         return True
 
-    def whole(self, tensors):
+    def full_tensors(self, tensors):
         peak[0] = 1000.0
         return tensors
 
     monkeypatch.setattr(meters, "peak_mib", lambda accelerators: list(peak))
     monkeypatch.setattr(meters, "reset_peak", reset)
-    monkeypatch.setattr(eager.Strategy, "whole", whole)
+    monkeypatch.setattr(eager.Strategy, "full_tensors", full_tensors)
     assert not here(often(), digits, tmp_path, Until(state, 6))
     (state / "stop").unlink()
     usual[0] = 10.0

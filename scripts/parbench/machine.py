@@ -151,7 +151,7 @@ def missing(hardware: Hardware, available: Available) -> str | None:
 def model_name(name: str) -> str:
     """Return the model in an accelerator's full name: "A100" for "NVIDIA A100-SXM4-40GB"."""
     noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
-    words = [word for word in re.split(r"[\s_-]+", _whole(name)) if word]
+    words = [word for word in re.split(r"[\s_-]+", _without_slice(name)) if word]
     words = [word for word in words if not re.fullmatch(noise, word, re.IGNORECASE)]
     if part := slice_of(name):
         words += ["MIG", *([part] if part != "mig" else [])]
@@ -166,7 +166,7 @@ def is_model(name: str, model: str) -> bool:
     """
 
     def words(text: str) -> str:
-        return " " + " ".join(re.split(r"[^a-z0-9]+", _whole(text).lower())).strip() + " "
+        return " " + " ".join(re.split(r"[^a-z0-9]+", _without_slice(text).lower())).strip() + " "
 
     return slice_of(name) == slice_of(model) and words(model) in words(name)
 
@@ -189,7 +189,7 @@ def slice_of(name: str) -> str | None:
     return match and re.sub(r"[_-]", ".", (match[1] or "mig").lower())
 
 
-def _whole(name: str) -> str:
+def _without_slice(name: str) -> str:
     """Return ``name`` without its slice."""
     return _SLICE.sub(" ", name)
 
@@ -395,7 +395,7 @@ def visible(accelerators: tuple[IdentifiedCard, ...]) -> list[IdentifiedCard]:
         elif entry.startswith("MIG-") and not matches and accelerators:
             # A slice that nvidia-smi does not list. Machines with slices have one GPU model.
             card = accelerators[0]
-            whole: IdentifiedCard = {**card, "name": _whole(card["name"]).strip()}
+            whole: IdentifiedCard = {**card, "name": _without_slice(card["name"]).strip()}
             matches = [_slice(whole, "", entry)]
         if not matches or matches[0] in gpus:
             break

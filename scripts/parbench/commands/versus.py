@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> None:
             if getattr(options, key) is not None:
                 path = Path(options.earlier, record.NAME)
                 raise ParbenchError(f"--{key}: {path} says it; leave it out")
-        comparison = comparing.continued(options.earlier)
+        comparison = comparing.continued_request(options.earlier)
     elif None in (options.a, options.b):
         raise ParbenchError("give the two commands, --a and --b, or --continue FOLDER")
     else:
-        comparison = comparing.begun(
+        comparison = comparing.new_request(
             (options.a, options.b),
             options.label or ("A", "B"),
             options.env or [],

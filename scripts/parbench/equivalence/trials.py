@@ -203,18 +203,18 @@ class TrialRun(Run):
         quantities = {
             "loss": [torch.tensor(losses, dtype=torch.float64)],
             "gradients": gradients,
-            "weights": self._whole(self.parameters),
+            "weights": self._full_tensors(self.parameters),
         }
         if self.trial.batch_norm != FROZEN:
             suffixes, buffers = ("running_mean", "running_var"), self.model.named_buffers()
             running = {name: buffer for name, buffer in buffers if name.endswith(suffixes)}
-            quantities["running statistics"] = self._whole(running)
+            quantities["running statistics"] = self._full_tensors(running)
         return quantities
 
-    def _whole(self, tensors: dict[str, torch.Tensor]) -> Tensors:
+    def _full_tensors(self, tensors: dict[str, torch.Tensor]) -> Tensors:
         """Return the whole model's tensors, in its order, given this rank's ``tensors``."""
         own = {name: value.detach() for name, value in tensors.items()}
-        return list(self.strategy.whole(own).values())
+        return list(self.strategy.full_tensors(own).values())
 
     def not_in_half(self) -> float:
         """Return the share of matrix products that were not computed in bfloat16."""

@@ -40,7 +40,7 @@ DISTURBED = 0.05
 class SideRanks(Ranks):
     """A side of a pair: its ranks, with their own folder, and a log shared by all sides."""
 
-    lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
+    reports: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
     pids: dict[str, list[int]] = field(default_factory=dict)  # process ids of its ranks, by node
     steps: int = 1  # of a turn
     turns: int = 1  # of a slice
@@ -172,30 +172,30 @@ def run(
     seconds: float,
     timeout: float,
     stop: Callable[[], bool],
-    apart: bool = False,
+    restarting: bool = False,
 ) -> list[TimedSlice]:
     """Measure ``sides`` in turn, end all their processes, and return the slices.
 
     Returns no slice if a side failed; the reason is in its fields. ``seconds``: of a turn;
     ``timeout``: seconds without a heartbeat after which a rank counts as hung; once ``stop()`` is
-    true, all ranks are ended; ``apart``: start the processes again for each turn, for sides that do
-    not fit into memory together.
+    true, all ranks are ended; ``restarting``: start the processes again for each turn, for sides
+    that do not fit into memory together.
     """
     sides[0].log.write_text("", encoding="utf-8")
-    lead = _Lead(sides, seconds, timeout, stop)
+    turns = _TurnTaking(sides, seconds, timeout, stop)
     with suppress(TurnsAborted):
-        return lead.apart() if apart else lead.together()
+        return turns.restart_each_turn() if restarting else turns.keep_started()
     return []
 
 
-class _Lead:
+class _TurnTaking:
     def __init__(
         self, sides: list[SideRanks], seconds: float, timeout: float, stop: Callable[[], bool]
     ):
         self.sides, self.seconds, self.timeout, self.stop = sides, seconds, timeout, stop
         self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
-    def together(self) -> list[TimedSlice]:
+    def keep_started(self) -> list[TimedSlice]:
         """Measure sides that all stay in memory while one runs. Raises TurnsAborted."""
         numbers = range(len(self.sides))
         with self._started(*numbers):
@@ -204,17 +204,17 @@ class _Lead:
                 side.steps, side.turns = count, turns
             return interleaved(self._planned_turn, len(self.sides), turns, 2 * PAIRS)
 
-    def apart(self) -> list[TimedSlice]:
+    def restart_each_turn(self) -> list[TimedSlice]:
         """Measure with a separate run for each slice. Raises TurnsAborted."""
 
-        def whole(number: int) -> Turn:
+        def single_turn(number: int) -> Turn:
             with self._started(number):
                 (steps,), _ = warmed_up(self._turn, [number], SLICE_SECONDS)
                 self.sides[number].steps = steps
                 return self._planned_turn(number)
 
         # Disturbed pairs are not replaced: each pair costs two starts.
-        return interleaved(whole, len(self.sides), 1, PAIRS)
+        return interleaved(single_turn, len(self.sides), 1, PAIRS)
 
     @contextmanager
     def _started(self, *numbers: int) -> Iterator[None]:
@@ -227,7 +227,7 @@ class _Lead:
                 for process in side.processes.values():
                     threading.Thread(target=self._read, args=(number, process), daemon=True).start()
             for number in numbers:
-                for row in self._lines_of(number):
+                for row in self._await_reports(number):
                     self.sides[number].pids.setdefault(row["node"], []).extend(row["pids"])
             yield
         for side in sides:
@@ -243,7 +243,7 @@ class _Lead:
             for node, pids in other.pids.items() if other is not side else ():
                 pids_by_node.setdefault(node, []).extend(pids)
         self._send(side, json.dumps({"steps": steps, "stop": pids_by_node}))
-        rows = self._lines_of(number)
+        rows = self._await_reports(number)
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
         side.peak_memory_mib = rows[0].get("peak_memory_mib")
@@ -273,18 +273,18 @@ class _Lead:
                 else:
                     log.write(line)
 
-    def _lines_of(self, number: int) -> list[dict]:
+    def _await_reports(self, number: int) -> list[dict]:
         """Wait for a report of each rank of a side; return them by rank. Raises TurnsAborted."""
         side = self.sides[number]
         beats = Heartbeats(side)
-        while len(side.lines) < side.count:
+        while len(side.reports) < side.count:
             try:
                 sender, report = self._reports.get(timeout=POLL_SECONDS)
-                self.sides[sender].lines.append(report)
+                self.sides[sender].reports.append(report)
             except queue.Empty:
-                beats.look()
+                beats.poll()
                 self._check(side, beats)
-        rows, side.lines = sorted(side.lines, key=lambda row: row["rank"]), []
+        rows, side.reports = sorted(side.reports, key=lambda row: row["rank"]), []
         return rows
 
     def _check(self, side: SideRanks, beats: Heartbeats) -> None:

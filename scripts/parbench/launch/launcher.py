@@ -292,7 +292,8 @@ class Attempt:
                 f"{task.cell.id}: {failure.sentence}; each turn will be a separate run", flush=True
             )
             sides, slices = self.started(
-                "apart", lambda sides: interleaving.run(sides, seconds, timeout, stop, apart=True)
+                "apart",
+                lambda sides: interleaving.run(sides, seconds, timeout, stop, restarting=True),
             )
         if slices:
             entries, rows = [side.json() for side in sides], [one.json() for one in slices]

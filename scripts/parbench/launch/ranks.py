@@ -151,7 +151,7 @@ def run(
         failed_at = deadline = None
         while alive := ranks.alive():
             time.sleep(POLL_SECONDS)
-            heartbeats.look()
+            heartbeats.poll()
             now = time.monotonic()
             if deadline is None and stop():
                 if not heartbeats.training():
@@ -174,7 +174,7 @@ class Heartbeats:
         self._changed = [time.monotonic()] * ranks.count
         self._stamps: list[int | None] = [None] * ranks.count
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Record which heartbeats are new."""
         for rank, path in enumerate(self._paths):
             stamp = path.stat().st_mtime_ns if path.exists() else None

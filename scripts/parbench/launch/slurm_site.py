@@ -103,7 +103,7 @@ def _hardware(cluster: slurm_cluster.Cluster, config: Config, name: str, used: b
         costs = f"its cells become rows 'not run: {reason}'"
         fix = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
         return Check(label, LIMITED, line, costs, fix)
-    accepted, verdict = (False, refused) if refused else judged(line)
+    accepted, verdict = (False, refused) if refused else try_sbatch(line)
     if accepted:
         each = "" if settings.minutes else "; -t is each cell's own"
         return Check(label, OK, f"{line}  # accepted: {verdict}{each}")
@@ -164,7 +164,7 @@ def _profile_file() -> dict:
     return config_files.read_yaml(config_files.ROOT / "slurm" / "config.yaml")
 
 
-def judged(line: str) -> tuple[bool, str]:
+def try_sbatch(line: str) -> tuple[bool, str]:
     """Return whether Slurm would accept a job with this line, and its message."""
     done = slurm_cluster.completed(*shlex.split(line), "--test-only", "--wrap=true")
     lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]

@@ -103,7 +103,7 @@ def check_names(study: Study, where: str) -> None:
         _check_comparison(study, entry, where)
 
 
-def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
+def checked_claims() -> tuple[dict[str, Claim], list[Published]]:
     """Return all claims by name, and all published values.
 
     Raises ParbenchError if the sources, strategies, models or options of a claim do not exist.

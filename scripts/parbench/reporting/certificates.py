@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, TableEntry, make_table, whole
+from parbench.reporting.table import TableCell, TableEntry, count_cell, make_table
 from parbench.runs.records import Trained
 
 CAPTION = (
@@ -66,7 +66,7 @@ def _where(place: str, study: StudyResults) -> str:
 def _row(where: str, texts: list[str]) -> list[TableCell]:
     *keys, comparisons = texts[:5]
     tone = TONES.get(texts[-1], "plain")
-    cells = [*map(TableCell, keys), whole(int(comparisons)), *map(TableCell, texts[5:-1])]
+    cells = [*map(TableCell, keys), count_cell(int(comparisons)), *map(TableCell, texts[5:-1])]
     return [*cells, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 

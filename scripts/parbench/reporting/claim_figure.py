@@ -60,13 +60,13 @@ CAPTION = (
 @dataclass(frozen=True)
 class ClaimLine:
     """A comparison of a claim as drawn: its ``label``, its measured ``series``, and its result in
-    words, ``spoken``."""
+    words, ``alt_text``."""
 
     label: str
     part: JudgedPart
     each: Comparison
     series: Series
-    spoken: str
+    alt_text: str
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class ClaimBlock:
         return textwrap.wrap(text, 15)
 
     @property
-    def spoken(self) -> str:
+    def alt_text(self) -> str:
         """Everything drawn, in words."""
-        comparisons = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
+        comparisons = "; ".join(f"{line.label}: {line.alt_text}" for line in self.lines)
         firm = ", firm" * self.judged.firm
         judgement = f"{self.judged.sentence}{firm}: {self.judged.claim.claim}"
         return f"Claim {self.number}, {judgement} {comparisons}."
@@ -125,7 +125,7 @@ def _part(
 ) -> FigurePart:
     height = sum(block.height for block in blocks) + 0.45 + HEAD
     panel = Panel(partial(_draw, head, blocks, points, limits), height, WIDTH)
-    alt = " ".join([f"Claims tested by {head}.", *(block.spoken for block in blocks)])
+    alt = " ".join([f"Claims tested by {head}.", *(block.alt_text for block in blocks)])
     return {"alt": alt, "svg": svg(f"claims-{head}-{number}", panel)}
 
 

@@ -210,16 +210,16 @@ def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> 
     ]
     labels = _labels([c for _, c, _ in drawn])
     lines = [
-        ClaimLine(label, part, c, series, _spoken(c, series, points))
+        ClaimLine(label, part, c, series, _alt_text(c, series, points))
         for label, (part, c, series) in zip(labels, drawn, strict=True)
     ]
     return ClaimBlock(number, each, _test(parts), tuple(lines))
 
 
-def _spoken(each: Comparison, series: Series, points: bool) -> str:
+def _alt_text(each: Comparison, series: Series, points: bool) -> str:
     text = f"{_answers(each)}, {_text(series.known_mean, points)}"
     interval = _interval(series, points)
-    text += f" ({interval.text})" if not interval.spoken else ""
+    text += f" ({interval.text})" if not interval.read_aloud else ""
     return text + (f", published {_text(each.published, points)}" if each.published else "")
 
 

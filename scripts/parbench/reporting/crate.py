@@ -67,7 +67,7 @@ def finished(plan: expansion.Plan) -> dict[str, CellRun | PairRun]:
         )
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run.finished for run in runs.values()))
-    for path in reported(plan):
+    for path in report_files(plan):
         if not path.exists():
             raise ParbenchError(f"{path}: no such file; {FIX}")
         if datetime.fromtimestamp(path.stat().st_mtime, UTC) < end:
@@ -78,7 +78,7 @@ def finished(plan: expansion.Plan) -> dict[str, CellRun | PairRun]:
     return runs
 
 
-def reported(plan: expansion.Plan) -> list[Path]:
+def report_files(plan: expansion.Plan) -> list[Path]:
     """Return the tables and report files that a run of ``plan`` makes."""
     return [*(Path(f"results/tables/{study}.csv") for study in plan.studies), DATA, *REPORTS]
 
@@ -171,7 +171,7 @@ class Crate:
         descriptions = {path for cell in self.runs for path in self._described(cell)}
         outer = sorted(path for path in descriptions if path.name != saved_weights.DIGEST)
         proofs = {certificate.path(each.place) for each in self.environments}
-        outputs = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
+        outputs = [*report_files(self.plan), *filter(Path.exists, sorted(proofs))]
         properties = {
             "@type": "CreateAction",
             "name": "The workflow",

@@ -106,7 +106,7 @@ def _figure(study: StudyResults, varied: VariedSetting) -> FigureEntry | None:
         if parts := [part for names in varied.metrics if (part := _part(shown, names))]:
             height = 1.95 + 0.17 * math.ceil(len(shown) / 2)
             words = ". ".join(
-                f"{metric.label}: {_spoken(lines, metric)}" for metric, lines in parts
+                f"{metric.label}: {_alt_text(lines, metric)}" for metric, lines in parts
             )
             draw = partial(_draw, model, varied.axis, parts)
             panels[model] = Panel(draw, height, WIDTH, words)
@@ -129,7 +129,7 @@ def _part(
     return None
 
 
-def _spoken(lines: Iterable[Line], metric: Metric) -> str:
+def _alt_text(lines: Iterable[Line], metric: Metric) -> str:
     return "; ".join(line.words(metric.unit) for line in lines if line.points)
 
 

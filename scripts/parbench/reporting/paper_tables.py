@@ -75,7 +75,7 @@ def outcome_cell(
     The reason spans ``span`` columns.
     """
     link = study.panel(group)
-    if row is None and study.apart(group, metric):
+    if row is None and study.has_no_pair(group, metric):
         return TableCell(APART, tone="muted")
     if row is not None and row.mean is not None:
         known = METRICS.get(metric)
@@ -170,7 +170,9 @@ def _metrics_table(
 ) -> TableEntry:
     """Return a table, a row per group; each metric in its unit, published beside reproduced."""
     notes, rows = Notes(ONCE), []
-    metrics_apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
+    metrics_apart = [
+        m for m in units if groups and all(study.has_no_pair(group, m) for group in groups)
+    ]
     units = {metric: unit for metric, unit in units.items() if metric not in metrics_apart}
     columns = {metric: columns_of(study, groups, metric) for metric in units}
     for group in groups:
@@ -179,7 +181,9 @@ def _metrics_table(
             row += metric_cells(study, group, metric, unit, columns[metric], notes)
         rows.append(row)
     heads = [_metric_head(heading(m, unit), columns[m]) for m, unit in units.items()]
-    if metrics_apart or any(study.apart(group, metric) for group in groups for metric in units):
+    if metrics_apart or any(
+        study.has_no_pair(group, metric) for group in groups for metric in units
+    ):
         names = ", ".join(map(label, metrics_apart)).lower() or f"“{APART}”"
         caption += f" {names.capitalize()}: no pair of this study compares variant and baseline."
     return make_table(

@@ -99,7 +99,7 @@ def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
     baseline = groups.get(group.baseline or "")
     if baseline is None or group.devices == 1 or baseline.devices > 1:
         return None
-    if _apart(group) != _apart(baseline) or "speedup" in group.comparable:
+    if _curve_key(group) != _curve_key(baseline) or "speedup" in group.comparable:
         return None
     kinds = {baseline.batch: STRONG, baseline.batch * group.devices: WEAK}
     kind = kinds.get(group.batch)
@@ -117,7 +117,7 @@ def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]
     return [point for point in points if len(devices_by_model.get(point.group.model, ())) > 1]
 
 
-def _apart(group: Group) -> list[object]:
+def _curve_key(group: Group) -> list[object]:
     """Return what must be equal for two groups to be on one curve."""
     settings = asdict(group.training)
     fixed = {key: value for key, value in settings.items() if key not in WITH_BATCH}
@@ -150,9 +150,11 @@ def scaling_figure(study: StudyResults) -> FigureEntry | None:
     panels = {}
     for model, kinds in kinds_by_model.items():
         line_count = sum(map(len, kinds.values()))
-        spoken = (_spoken(kind, lines) for kind, lines in sorted(kinds.items()))
+        alt_texts = (_alt_text(kind, lines) for kind, lines in sorted(kinds.items()))
         draw = partial(_draw, model, dict(sorted(kinds.items())))
-        panels[model] = Panel(draw, 2.1 + 0.17 * ((line_count + 1) // 2), WIDTH, " ".join(spoken))
+        panels[model] = Panel(
+            draw, 2.1 + 0.17 * ((line_count + 1) // 2), WIDTH, " ".join(alt_texts)
+        )
     return figure_json(study, "scaling", TITLE, CAPTION, panels) if panels else None
 
 
@@ -176,7 +178,7 @@ def _line(label: str, those: list[Scaled], quantity: str) -> Line:
     )
 
 
-def _spoken(kind: str, lines: Lines) -> str:
+def _alt_text(kind: str, lines: Lines) -> str:
     parts = (
         f"{heading}: " + "; ".join(_line(*entry, quantity).words("x") for entry in lines.items())
         for heading, quantity in ((HEADS[kind], "gain"), (f"Serial fraction, {kind}", "serial"))

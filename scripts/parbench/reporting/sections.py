@@ -19,7 +19,7 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.phase_section import phases_table
 from parbench.reporting.study_results import StudyResults
-from parbench.reporting.table import TableCell, TableEntry, make_table, whole
+from parbench.reporting.table import TableCell, TableEntry, count_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
     anchor,
@@ -210,8 +210,8 @@ def _study_table(studies: list[StudyResults]) -> TableEntry:
         )
         name_cell = TableCell(file, link=anchor("study", study.name))
         digest_cells = [TableCell(digest)] if has_evidence else []
-        count_cells = (whole(verdicts[name]) for name in names)
-        rows.append([name_cell, *digest_cells, whole(len(study.runs.alone)), *count_cells])
+        count_cells = (count_cell(verdicts[name]) for name in names)
+        rows.append([name_cell, *digest_cells, count_cell(len(study.runs.alone)), *count_cells])
     columns = [*(["Digest of evidence"] if has_evidence else []), "Cells", *names]
     return make_table(
         "t-studies", "Studies", [("", ["Study"]), ("", columns)], rows, empty="No study."

@@ -147,7 +147,7 @@ class StudyResults:
 
     # ---------------------------------------------------------------- speedups
 
-    def apart(self, group: Group, metric: str) -> bool:
+    def has_no_pair(self, group: Group, metric: str) -> bool:
         """Return whether pairs measure the metric, but none has the group and its baseline."""
         of_pairs = metric in IN_TURNS and not group.not_run
         return of_pairs and group.baseline not in (None, *group.pairs)

@@ -20,7 +20,7 @@ class CellEntry(TypedDict):
     link: NotRequired[str]
     tone: NotRequired[str]
     span: NotRequired[int]
-    spoken: NotRequired[str]
+    read_aloud: NotRequired[str]
     verdict: NotRequired[str]
     marks: NotRequired[Sequence[str]]
 
@@ -57,8 +57,8 @@ class TableCell:
     """The content of a table's cell.
 
     ``sort``: a number to sort by; ``link``: an anchor; ``tone``: good, bad, warn, muted or plain;
-    ``span``: columns; ``spoken``: the text for a screen reader; ``verdict``: the verdict it shows;
-    ``marks``: the letters of its notes.
+    ``span``: columns; ``read_aloud``: the text for a screen reader; ``verdict``: the verdict that
+    it shows; ``marks``: the letters of its notes.
     """
 
     text: str
@@ -66,7 +66,7 @@ class TableCell:
     link: str | None = None
     tone: str | None = None
     span: int | None = None
-    spoken: str | None = None
+    read_aloud: str | None = None
     verdict: str | None = None
     marks: Sequence[str] = ()
 
@@ -85,8 +85,8 @@ class TableCell:
             entry["tone"] = self.tone
         if self.span is not None:
             entry["span"] = self.span
-        if self.spoken is not None:
-            entry["spoken"] = self.spoken
+        if self.read_aloud is not None:
+            entry["read_aloud"] = self.read_aloud
         if self.verdict is not None:
             entry["verdict"] = self.verdict
         if self.marks:
@@ -94,9 +94,9 @@ class TableCell:
         return entry
 
 
-def absent(spoken: str, verdict: str | None = None, marks: Sequence[str] = ()) -> TableCell:
+def absent(read_aloud: str, verdict: str | None = None, marks: Sequence[str] = ()) -> TableCell:
     """Return a dash with the words that a screen reader reads for it."""
-    return TableCell(ABSENT, spoken=spoken, verdict=verdict, marks=marks)
+    return TableCell(ABSENT, read_aloud=read_aloud, verdict=verdict, marks=marks)
 
 
 def number(value: float, text: str) -> TableCell:
@@ -104,7 +104,7 @@ def number(value: float, text: str) -> TableCell:
     return TableCell(text, sort=value)
 
 
-def whole(value: int) -> TableCell:
+def count_cell(value: int) -> TableCell:
     """Return the cell of a count."""
     return TableCell(str(value), sort=value)
 

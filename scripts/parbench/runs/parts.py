@@ -15,7 +15,7 @@ Whole = Annotated[int, Field(ge=1)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def _moment(value: str) -> str:
+def _utc_time(value: str) -> str:
     datetime.fromisoformat(value)  # ValueError
     return value
 
@@ -23,7 +23,7 @@ def _moment(value: str) -> str:
 Moment = Annotated[
     str,
     Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC"),
-    AfterValidator(_moment),
+    AfterValidator(_utc_time),
 ]
 
 

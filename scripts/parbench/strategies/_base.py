@@ -180,7 +180,7 @@ class Strategy:
         return torch.zeros(1, 3, training.image_size, training.image_size, device=device)
 
     @property
-    def shows(self) -> bool:
+    def prints_progress(self) -> bool:
         """Whether this rank prints the progress of all ranks; it must be one that knows the
         loss."""
         return self.leads
@@ -259,7 +259,7 @@ class Strategy:
         scaler.step(optimizer)
         scaler.update()
 
-    def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
+    def held_tensors(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
         """Yield the tensors that this rank holds between two steps: weights, buffers, gradients and
         the optimizer's state."""
         yield from model.buffers()
@@ -283,13 +283,13 @@ class Strategy:
             f"or idles (`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
         )
 
-    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def full_tensors(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the whole model's tensors (weights, buffers, optimizer state) by name, in order,
         from the ``tensors`` of each rank. All ranks must call it, and all get the result.
         """
         return tensors
 
-    def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def own_part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of a tensor of the ``whole`` model, sharded like ``like``."""
         return whole
 
@@ -299,7 +299,7 @@ class Strategy:
 
         with torch.no_grad():
             for name, value in model.state_dict().items():
-                value.copy_(self.part(whole[name], value))
+                value.copy_(self.own_part(whole[name], value))
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
@@ -309,7 +309,7 @@ class Strategy:
         import torch
 
         names = list(parameters)
-        return self.whole(
+        return self.full_tensors(
             {
                 f"{key}.{names[index]}": value
                 for index, values in optimizer.state_dict()["state"].items()
@@ -334,7 +334,7 @@ class Strategy:
             key, _, name = label.partition(".")
             if name in indices:
                 like = parameters[name]
-                part = self.part(value, like)
+                part = self.own_part(value, like)
                 if part.shape == like.shape and part.stride() != like.stride():
                     part = torch.empty_like(like).copy_(part)  # fused kernels need equal strides
                 state.setdefault(indices[name], {})[key] = part

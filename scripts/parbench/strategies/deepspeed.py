@@ -187,15 +187,15 @@ class Strategy(_process_group.DataParallelGroup):
         """Make the engine step: each rank updates its shard, then shards are gathered."""
         self.engine.step()
 
-    def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
+    def held_tensors(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
         """Also yield this rank's shards of weights, in stage 3."""
-        yield from super().held(model, optimizer)
+        yield from super().held_tensors(model, optimizer)
         if self.options["stage"] == 3:
             for parameter in self.parameters.values():
                 owned: Any = parameter  # DeepSpeed adds the attribute
                 yield owned.ds_tensor
 
-    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def full_tensors(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather sharded weights one by one, in float32, into host memory; other tensors are
         whole already."""
         from deepspeed.utils import safe_get_full_fp32_param

@@ -137,7 +137,7 @@ class Strategy(_process_group.DataParallelGroup):
             if hasattr(distributed, name):
                 phases.exchanging_in(distributed, name)
 
-    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def full_tensors(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather tensors one by one, into host memory."""
         from torch.distributed.tensor import DTensor
 
@@ -146,7 +146,7 @@ class Strategy(_process_group.DataParallelGroup):
             for name, value in tensors.items()
         }
 
-    def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def own_part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return this rank's shard; scalars (the optimizer's steps) and buffers are not sharded."""
         from torch.distributed.tensor import DTensor, distribute_tensor
 

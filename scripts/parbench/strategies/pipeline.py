@@ -149,7 +149,7 @@ class Strategy(_process_group.ProcessGroup):
         return self.rank == 0
 
     @property
-    def shows(self) -> bool:
+    def prints_progress(self) -> bool:
         """Whether this rank has the last stage, which computes the loss."""
         return self.placement[-1] == self.rank
 
@@ -188,7 +188,7 @@ class Strategy(_process_group.ProcessGroup):
         """Compute gradients from the first stage's images and the last stage's labels, unscaled."""
         return model.train_batch(images, labels, loss)
 
-    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def full_tensors(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of all ranks, from the first stage to the last.
 
         They are sent as a safetensors file, since torch would pickle anything but a tensor.

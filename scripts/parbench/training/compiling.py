@@ -44,7 +44,7 @@ def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
     for number, run_pass in enumerate(passes):
         durations = []
         for _ in range(PASSES):
-            with _beating(run, number), Stopwatch(strategy.devices) as watch:
+            with _heartbeats(run, number), Stopwatch(strategy.devices) as watch:
                 run_pass()
             durations.append(watch.seconds)
         seconds += max(0.0, durations[0] - durations[-1])
@@ -53,7 +53,7 @@ def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
 
 
 @contextlib.contextmanager
-def _beating(run: Run, number: int) -> Iterator[None]:
+def _heartbeats(run: Run, number: int) -> Iterator[None]:
     """Send heartbeats within the context, for at most LIMIT_SECONDS."""
     ended = threading.Event()
 
@@ -63,10 +63,10 @@ def _beating(run: Run, number: int) -> Iterator[None]:
             if ended.wait(BEAT_SECONDS):
                 return
 
-    beating = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    beating.start()
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        beating.join()
+        thread.join()

@@ -36,7 +36,7 @@ def infer(
     run.place.epoch = cell.training.epochs - 1  # the last epoch, since only its evaluation warms up
     with run.meters.timed():
         predictions, _ = engine(strategy).evaluate(run)
-    run.meters.hold(*run.held())
+    run.meters.hold(*run.held_tensors())
     memory = run.meters.peak_memory()
     if not strategy.leads:
         return

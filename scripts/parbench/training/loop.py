@@ -22,7 +22,7 @@ def warm_up(run: Run, steps: int) -> None:
     optimizer and loss scaler are restored, so that training starts from the seed's weights. Raises
     Stopped.
     """
-    whole_state = run.strategy.whole(run.state())
+    whole_state = run.strategy.full_tensors(run.state())
     initial = {name: value.detach().cpu().clone() for name, value in whole_state.items()}
     rates = [group["lr"] for group in run.optimizer.param_groups]
     order = run.order(0)
@@ -97,7 +97,7 @@ def train(run: Run, companions: Companions) -> None:
             }
         )
         run.place = checkpoint.Place(epoch + 1)
-        if run.strategy.shows:
+        if run.strategy.prints_progress:
             seconds_left = elapsed / (epoch + 1) * (epochs - epoch - 1)
             print(progress.line(run.history[-1], epochs, seconds_left), flush=True)
 
@@ -121,7 +121,7 @@ def train_epoch(run: Run) -> tuple[float, float]:
         run.profile.add_stretch(watch.seconds, slowest)
         if due:
             snapshot.write(run)
-    run.meters.hold(*run.held())
+    run.meters.hold(*run.held_tensors())
     total = strategy.reduced([place.loss], "sum")[0]
     return total / strategy.data_parallel_size / run.samples, place.seconds
 

@@ -51,7 +51,7 @@ def take_turns(
     def turn(steps: int) -> dict:
         report = _timed(step, steps, run, helpers)
         if not pair.inference:
-            run.meters.hold(*run.held())
+            run.meters.hold(*run.held_tensors())
             report["peak_memory_mib"] = run.meters.peak_memory()
         return report
 
@@ -75,7 +75,7 @@ def serve(
     while True:
         print(f"{launched.MARK}{json.dumps(report)}", flush=True)
         given = json.loads(launched.received.get())
-        with _alone(given["stop"].get(node(), []), leads):
+        with _others_stopped(given["stop"].get(node(), []), leads):
             report = identity | turn(given["steps"])
 
 
@@ -85,7 +85,7 @@ def node() -> str:
 
 
 @contextlib.contextmanager
-def _alone(others: list[int], leads: bool) -> Iterator[None]:
+def _others_stopped(others: list[int], leads: bool) -> Iterator[None]:
     """Stop the processes ``others`` of this node within the context; one rank per node
     ``leads``."""
     with launched.stopping:

@@ -215,9 +215,11 @@ class Run:
         """Return this rank's weights and buffers by name."""
         return dict(self.model.state_dict())
 
-    def held(self) -> tuple[Iterator[torch.Tensor], Iterator[torch.Tensor]]:
+    def held_tensors(self) -> tuple[Iterator[torch.Tensor], Iterator[torch.Tensor]]:
         """Return what this rank holds between steps: the dataset, and the model's state."""
-        return tensors_in([self.data, self.augment]), self.strategy.held(self.model, self.optimizer)
+        return tensors_in([self.data, self.augment]), self.strategy.held_tensors(
+            self.model, self.optimizer
+        )
 
     def beat(self, phase: str, step: int | None = None) -> None:
         """Send a heartbeat with the ``phase`` and the step, by default that of ``place``."""

@@ -33,7 +33,7 @@ def write(run: Run) -> None:
         "started": run.started,
         "resumed_from": run.resumed_from,
     }
-    weights = strategy.whole(run.state())
+    weights = strategy.full_tensors(run.state())
     optimizer_state = strategy.optimizer_state(run.optimizer, run.parameters)
     if strategy.rank == 0 and run.store is not None:
         tensors = {f"model.{name}": value for name, value in weights.items()}

@@ -86,7 +86,7 @@ def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
     return step, session.helpers()
 
 
-def started(cell: Cell) -> SparkSession:
+def start_session(cell: Cell) -> SparkSession:
     """Start a session with the cores of ``cell``, on this machine or on the site's cluster."""
     cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
     master, site_conf = f"local[{cores},{FAILURES}]", {}
@@ -120,7 +120,7 @@ def started(cell: Cell) -> SparkSession:
     return builder.getOrCreate()
 
 
-def bring(spark: SparkSession, weights: Path) -> None:
+def send_to_executors(spark: SparkSession, weights: Path) -> None:
     """Send parbench's code and the file ``weights`` to the executors."""
     package = shutil.make_archive(str(weights.with_name("parbench")), "zip", SCRIPTS, "parbench")
     spark.sparkContext.addPyFile(package)
@@ -128,7 +128,7 @@ def bring(spark: SparkSession, weights: Path) -> None:
 
 
 def keep_weights(run: Run, folder: Path) -> Path:
-    """Write the model's weights for `bring`; return the file."""
+    """Write the model's weights for `send_to_executors`; return the file."""
     path = folder / spark_worker.WEIGHTS
     save_file({name: value.contiguous() for name, value in run.model.state_dict().items()}, path)
     return path
@@ -171,11 +171,11 @@ class Session:
         self.options, self.cores = cell.strategy.options, cell.hardware.threads
         run.beat("start-up")
         with Stopwatch([]) as watch:
-            self.spark = started(cell)
+            self.spark = start_session(cell)
             if self.options["cluster"]:
                 self._await_cores()
         self.seconds = watch.seconds
-        self._bring()
+        self._load_executors()
         run.beat("start-up")
 
     def _await_cores(self) -> None:
@@ -183,7 +183,7 @@ class Session:
         CLUSTER_SECONDS."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
-            rows = (row for row in self._asked("executors") if row["id"] != "driver")
+            rows = (row for row in self._query("executors") if row["id"] != "driver")
             if (cores := sum(row["totalCores"] for row in rows)) >= self.cores:
                 return
             if time.monotonic() > deadline:
@@ -198,11 +198,11 @@ class Session:
             self.run.beat("start-up")
             time.sleep(0.5)
 
-    def _bring(self) -> None:
+    def _load_executors(self) -> None:
         """Send code, weights and records to the executors."""
         run = self.run
         folder = Path(tempfile.mkdtemp(prefix="spark-", dir=os.environ.get("PARBENCH_STATE")))
-        bring(self.spark, keep_weights(run, folder))
+        send_to_executors(self.spark, keep_weights(run, folder))
         load: Any = predictor(run).load  # Spark's annotations are too narrow
         predict = predict_batch_udf(
             load,
@@ -232,10 +232,10 @@ class Session:
 
     def skew(self) -> float:
         """Return the time of the last job's longest task over that of its median task."""
-        stages = [stage for stage in self._asked("stages?status=complete") if stage["numTasks"] > 0]
+        stages = [stage for stage in self._query("stages?status=complete") if stage["numTasks"] > 0]
         last = max(stages, key=lambda stage: stage["stageId"])
         path = f"stages/{last['stageId']}/{last['attemptId']}/taskList?length=100000"
-        times = [task["taskMetrics"]["executorRunTime"] for task in self._asked(path)]
+        times = [task["taskMetrics"]["executorRunTime"] for task in self._query(path)]
         return max(times) / max(1.0, statistics.median(times))  # milliseconds
 
     def memory(self) -> dict[str, float]:
@@ -244,7 +244,7 @@ class Session:
 
         With local[n] the driver's JVM is the executor.
         """
-        rows = {row["id"]: row.get("peakMemoryMetrics") or {} for row in self._asked("executors")}
+        rows = {row["id"]: row.get("peakMemoryMetrics") or {} for row in self._query("executors")}
         driver = rows.pop("driver")
         executors = list(rows.values()) or [driver]
         return {
@@ -253,7 +253,7 @@ class Session:
             "worker_memory_mib": _peak(executors, "Python"),
         }
 
-    def _asked(self, path: str) -> list[dict]:
+    def _query(self, path: str) -> list[dict]:
         context = self.spark.sparkContext
         address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
         with urlopen(address, timeout=30) as answer:  # noqa: S310 (this process's own server)

@@ -27,11 +27,11 @@ def main() -> None:
     description = json.loads((folder / "stream.json").read_text())
     predictor = spark_worker.Predictor(**description["predictor"])
     began = time.perf_counter()
-    session = spark_inference.started(Cell.of(predictor.cell))
+    session = spark_inference.start_session(Cell.of(predictor.cell))
     # Identifies the executors that may be killed.
     write_atomically(folder / "application", session.sparkContext.applicationId)
     seconds = time.perf_counter() - began
-    spark_inference.bring(session, folder / spark_worker.WEIGHTS)
+    spark_inference.send_to_executors(session, folder / spark_worker.WEIGHTS)
     # parbench reads the log while it grows, so no entry may be deleted.
     session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
     files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))

@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -98,14 +98,14 @@ class _Stream:
             self.run.beat("evaluation")
             time.sleep(POLL_SECONDS)
             self._find_workers()
-            if (count := sum(id_ >= 0 for id_ in self.results.look())) != result_count:
+            if (count := sum(id_ >= 0 for id_ in self.results.committed())) != result_count:
                 last_progress, result_count = time.monotonic(), count
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
                 last_progress = time.monotonic()  # a restart takes time, so the wait begins again
                 next_kill = last_progress + self._pause()
             if self.driver.poll() is not None:
-                self._again()
+                self._restart_driver()
             if self.producer.poll():
                 raise ParbenchError(
                     f"{self.run.cell.id}: the producer of images ended with status "
@@ -115,7 +115,7 @@ class _Stream:
                 (self.folder / "enough").touch()
                 quiet = time.monotonic() > last_progress + QUIET_SECONDS
                 may_lack = quiet and not self.options["coordinated"]
-                if self.producer.poll() is not None and (may_lack or self._all_out()):
+                if self.producer.poll() is not None and (may_lack or self._is_complete()):
                     cost = time.process_time() - cost
                     cost += files.read_json(self.folder / stream_producer.COST)["cpu_seconds"]
                     self.instrument_cores = cost / (time.monotonic() - begun)
@@ -126,9 +126,9 @@ class _Stream:
                     f"{len(produced(self.folder))} are there; see the driver's output in the log"
                 )
 
-    def _wait(self, there: Any, seconds: float) -> None:
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not there():
+        while not condition():
             self.run.beat("start-up")
             time.sleep(POLL_SECONDS)
             if self.driver.poll() is not None or time.monotonic() > deadline:
@@ -147,7 +147,7 @@ class _Stream:
         """Kill a random process of a random kind: driver, executor or worker."""
         processes_by_kind: dict[str, list[psutil.Process]] = {}
         for process in self._find_workers():
-            kind = "worker" if "pyspark.daemon" in _words(process) else "executor"
+            kind = "worker" if "pyspark.daemon" in _command_line(process) else "executor"
             processes_by_kind.setdefault(kind, []).append(process)
         if self.driver.poll() is None:
             processes_by_kind["driver"] = [psutil.Process(self.driver.pid)]
@@ -164,17 +164,17 @@ class _Stream:
         self.workers.update(workers)
         return workers
 
-    def _again(self) -> None:
+    def _restart_driver(self) -> None:
         """Start the driver again, once the previous one's processes have ended."""
         for worker in psutil.wait_procs(self.workers, timeout=10)[1]:
             _kill(worker)
         self.workers.clear()
         self.driver = self._start(stream_driver)
 
-    def _all_out(self) -> bool:
+    def _is_complete(self) -> bool:
         """Return whether each file has a result or was rejected as a dead letter."""
         dead = {path.stem for path in (self.folder / "dead").glob("*.txt")}
-        out = self.results.look()
+        out = self.results.committed()
         return all(id_ in out or str(id_) in dead for id_ in produced(self.folder))
 
     def end(self) -> None:
@@ -192,8 +192,8 @@ class _Stream:
 
     def measured(self) -> torch.Tensor:
         """Set the run's metrics from the results; return the predicted classes."""
-        sent, results = produced(self.folder), self.results.look()
-        counted = results if self.options["coordinated"] else self.results.everything()
+        sent, results = produced(self.folder), self.results.committed()
+        counted = results if self.options["coordinated"] else self.results.all_results()
         images = {id_: when for id_, when in sent.items() if id_ >= 0}
         times = {id_: result.first for id_, result in results.items() if id_ in images}
         if not times:
@@ -235,7 +235,7 @@ def _kill(process: psutil.Process) -> bool:
     return True
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
@@ -243,7 +243,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def _names(process: psutil.Process) -> set[str]:
-    return {Path(word).name for word in _words(process)[:3]}
+    return {Path(word).name for word in _command_line(process)[:3]}
 
 
 # ------------------------------------------------------------ results
@@ -272,7 +272,7 @@ class Reader:
         self._known: set[str] = set()  # batches and files already read
         self._found: dict[int, Prediction] = {}
 
-    def look(self) -> dict[int, Prediction]:
+    def committed(self) -> dict[int, Prediction]:
         """Return the committed results, those in files that Spark's own log lists, by id.
 
         A batch counts once its log entry is there; files that no log lists are ignored.
@@ -289,7 +289,7 @@ class Reader:
                     _count(self._found, file, path.stat().st_mtime)
         return self._found
 
-    def everything(self) -> dict[int, Prediction]:
+    def all_results(self) -> dict[int, Prediction]:
         """Return the results in all files, committed or not, by id."""
         results: dict[int, Prediction] = {}
         for path in self._results.glob("*.parquet"):

@@ -50,7 +50,7 @@ def train(
         "resumed_from": run.resumed_from or None,
         "profile": None if reason else run.profile.result(),
     }
-    weights = strategy.whole(run.state())
+    weights = strategy.full_tensors(run.state())
     if not strategy.leads:
         return
     status = "ok" if reason is None else "diverged"

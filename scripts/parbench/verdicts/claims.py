@@ -35,7 +35,7 @@ DENIED = "denied by its own numbers"  # the audit's check
 NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
 NO_CELLS = "no cells"  # the study has none that a part is about
 # If none of a part's comparisons is judged, the part gets the first of these words that any has.
-GRAVEST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
+WORST_FIRST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class JudgedPart:
         if terms.REPORTED in verdicts:
             return terms.REPORTED
         if not self.judged:
-            return next((word for word in GRAVEST if word in verdicts), terms.NOT_MEASURED)
+            return next((word for word in WORST_FIRST if word in verdicts), terms.NOT_MEASURED)
         answer = sequential.of_claim([each.at for each in self.judged])
         if answer == sequential.HOLDS:
             return terms.AS_CLAIMED

@@ -25,7 +25,7 @@ JUDGED = {
     "speedup": "speedup",
 }
 # Most important to a reader first.
-GRAVITY = (
+WORST_FIRST = (
     terms.OPPOSITE,
     terms.SMALLER,
     terms.LARGER,
@@ -114,21 +114,21 @@ def _speedup(speedup: Row) -> str:
 
 
 def _verdict_counts(rows: Mapping[str, Row]) -> str:
-    """Return the reading of the speedup, and the gravest of the verdicts on published values."""
+    """Return the reading of the speedup, and the worst of the verdicts on published values."""
     reading = rows["speedup"].reading if "speedup" in rows else ""
-    gravest = _gravest(rows)
-    if reading and gravest == terms.NO_PUBLISHED_VALUE:
+    worst = _worst(rows)
+    if reading and worst == terms.NO_PUBLISHED_VALUE:
         return reading
-    return "; ".join(filter(None, (reading, gravest)))
+    return "; ".join(filter(None, (reading, worst)))
 
 
-def _gravest(rows: Mapping[str, Row]) -> str:
-    """Return the gravest verdict and what it is about: ``opposite: speedup``."""
+def _worst(rows: Mapping[str, Row]) -> str:
+    """Return the worst verdict and what it is about: ``opposite: speedup``."""
     verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
-    gravest = min(verdicts.values(), key=GRAVITY.index, default=terms.NO_PUBLISHED_VALUE)
-    if GRAVITY.index(gravest) >= GRAVITY.index(terms.NOT_COMPARABLE):
-        return gravest
-    return f"{gravest}: {', '.join(name for name in verdicts if verdicts[name] == gravest)}"
+    worst = min(verdicts.values(), key=WORST_FIRST.index, default=terms.NO_PUBLISHED_VALUE)
+    if WORST_FIRST.index(worst) >= WORST_FIRST.index(terms.NOT_COMPARABLE):
+        return worst
+    return f"{worst}: {', '.join(name for name in verdicts if verdicts[name] == worst)}"
 
 
 def show() -> None:

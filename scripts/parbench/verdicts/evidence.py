@@ -206,7 +206,7 @@ def runs(made: Json, path: Path) -> dict[str, Json]:
     run_by_cell: dict[str, Json] = {}
     for cell, packed in made["cells"].items():
         try:
-            run = _with_environments(packed, lambda index: _whole(made, index))
+            run = _with_environments(packed, lambda index: _full_environment(made, index))
             settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
             run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
             records.of(run, f"{path}: cell {cell}")
@@ -220,7 +220,7 @@ def runs(made: Json, path: Path) -> dict[str, Json]:
     return run_by_cell
 
 
-def _whole(made: Json, place: int) -> Json:
+def _full_environment(made: Json, place: int) -> Json:
     environment = made["environments"][place]
     return {**environment, "code": made["code"][environment["code_digest"]]}
 

@@ -34,5 +34,5 @@ def judged(
         made = measured(plan, name, done)
         groups, study = tuple(made.groups.values()), made.plan.study
         rebuilt.append(Rebuilt(name, study, made.source, groups, {}))
-    stated, rows = consistency.stated_claims()
+    stated, rows = consistency.checked_claims()
     return claims.judge(stated, rebuilt, checks.findings(rows, stated, checks.DatasetAssumptions()))

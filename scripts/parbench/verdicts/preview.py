@@ -274,7 +274,7 @@ def show(study: str, configfiles: Sequence[Path]) -> None:
     changes: YamlMapping = {"studies": [study]}
     config = config_files.read(configfiles, changes, "parbench study check")
     deployment = config.resolved_deployment()
-    consistency.stated_claims()
+    consistency.checked_claims()
     plan = expansion.plan(config, deployment, configfiles, changes)
     (name,) = config.studies
     runnable = plan.runnable(name)

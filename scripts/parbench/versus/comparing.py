@@ -59,7 +59,7 @@ class VersusRequest:
     out: Path
 
 
-def begun(
+def new_request(
     commands: tuple[str, str],
     labels: tuple[str, str],
     entries: list[str],
@@ -77,7 +77,7 @@ def begun(
     )
 
 
-def continued(folder: Path) -> VersusRequest:
+def continued_request(folder: Path) -> VersusRequest:
     """Return the comparison whose result is in ``folder``. Raises ParbenchError if it cannot be
     continued on this machine."""
     kept = record.read(folder)
@@ -103,7 +103,9 @@ def continued(folder: Path) -> VersusRequest:
     )
 
 
-def earlier_of(folder: Path, sides: tuple[ComparedProgram, ComparedProgram]) -> ProgramComparison:
+def earlier_result(
+    folder: Path, sides: tuple[ComparedProgram, ComparedProgram]
+) -> ProgramComparison:
     """Return the comparison in ``folder``. Raises ParbenchError unless it is of the same
     ``sides``."""
     kept = record.read(folder)
@@ -142,7 +144,7 @@ def run(request: VersusRequest, minutes: float, patience: float, *, continues: b
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends both programs
     with devices.lock_cores_and_gpus(request.cores, "versus"):
         # Read only now, as another comparison may have added restarts while this one waited.
-        kept = earlier_of(request.out, (a, b)) if continues else None
+        kept = earlier_result(request.out, (a, b)) if continues else None
         earlier, taken = (kept.measured(), kept.minutes) if kept else ([], 0.0)
         os.sched_setaffinity(0, request.cores)  # both programs inherit it
         first, second = programs

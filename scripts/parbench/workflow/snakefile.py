@@ -135,7 +135,7 @@ class WorkflowRun:
         else:
             why_unavailable = expansion.unavailable_as_planned(config.studies)
         # Only the report needs claims, after hours of training, but a typo should be found first.
-        consistency.stated_claims()
+        consistency.checked_claims()
         return expansion.plan(
             config, self.deployment, invocation.configfiles, invocation.changes, why_unavailable
         )
