@@ -27,18 +27,15 @@ from workspace import Workspace, add_pairs
 
 @pytest.fixture
 def base(monkeypatch):
-    """Return the project's configuration on a machine with two cores and Horovod."""
+    """Return what a machine with two cores and Horovod changes of config.yaml."""
     monkeypatch.setattr(Software, "without_horovod", lambda self: None)
-    value = config_files.load()
-    value["available"] = {"cpu": 2}
-    value["deployment"] = "host"
-    value["override"] = {"quickstart": {"seeds": [0, 1, 2]}}
-    return value
+    override = {"quickstart": {"seeds": [0, 1, 2]}}
+    return {"available": {"cpu": 2}, "deployment": "host", "override": override}
 
 
 def planned(base, **changes):
-    checked = config_files.checked({**base, **changes})
-    return expansion.plan(checked, checked.resolved_deployment())
+    config = config_files.read([], base | changes)
+    return expansion.plan(config, config.resolved_deployment())
 
 
 # --- what a plan holds ---
@@ -56,10 +53,10 @@ def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
 def test_what_does_not_change_a_measurement_changes_no_id(base):
     before = set(planned(base).cells)
     base["timeout_seconds"] = 7
-    base["nodes"]["interface"] = "ib0"
-    base["slurm"]["partition"] = "gpu"
-    base["hardware"]["cpu9"] = {"device": "cpu", "devices": 9}
-    base["datasets"]["more"] = {"kind": "digits"}
+    base["nodes"] = {"interface": "ib0"}
+    base["slurm"] = {"partition": "gpu"}
+    base["hardware"] = {"cpu9": {"device": "cpu", "devices": 9}}
+    base["datasets"] = {"more": {"kind": "digits"}}
     assert set(planned(base, available={"cpu": 64}).cells) == before
 
 
@@ -85,7 +82,7 @@ def test_tf32_is_torchs_own_on_gpus_and_nothing_on_cpus(base, stated, expected):
 
 
 def test_an_override_is_laid_over_a_study_and_told(base):
-    base["datasets"]["mine"] = {"kind": "image-folder", "path": "somewhere"}
+    base["datasets"] = {"mine": {"kind": "image-folder", "path": "somewhere"}}
     moved = {"dataset": "mine", "settings": {"epochs": 1}, "hardware": {"cpu1": "cpu1t2"}}
     plan = planned(base, studies=["gorantla2024-cpu"], override={"gorantla2024-cpu": moved})
     study = plan.studies["gorantla2024-cpu"]

@@ -91,10 +91,9 @@ def test_a_cell_is_certified_or_it_is_said_why_not(tmp_path, changes, rows, prob
 
 def test_what_predicts_is_certified_like_what_trains_where_it_could_train():
     """Its pairs rest on the same blocks, compiled, for example."""
-    values = {**config_files.load(), "studies": ["torch-compile-cpu"], "deployment": "host"}
-    checked = config_files.checked(values)
-    deployment = checked.resolved_deployment()
-    plans = expansion.plan(checked, deployment, why_unavailable=lambda group, cell: None).studies
+    config = config_files.read([], {"studies": ["torch-compile-cpu"], "deployment": "host"})
+    deployment = config.resolved_deployment()
+    plans = expansion.plan(config, deployment, why_unavailable=lambda group, cell: None).studies
     plan = plans["torch-compile-cpu"].model_dump()
     compiled = [each for each in plan["groups"] if each["training"]["compile"] == "default"]
     assert compiled

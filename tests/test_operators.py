@@ -134,11 +134,9 @@ def constructed_metrics(value: Cell) -> dict:
 
 def collected(folder, study_name, **available) -> dict:
     """Return report.json of a study with made-up numbers, on a machine with ``available``."""
-    base = config_files.load()
-    base |= {"studies": [study_name], "deployment": "host", "available": available}
-    base["override"] = {study_name: {"seeds": [0]}}
-    checked = config_files.checked(base)
-    plan = expansion.plan(checked, checked.resolved_deployment())
+    changes = {"studies": [study_name], "deployment": "host", "available": available}
+    config = config_files.read([], changes | {"override": {study_name: {"seeds": [0]}}})
+    plan = expansion.plan(config, config.resolved_deployment())
     plan.studies[study_name].pairs = []  # whole cells only
     paths = {"plan": folder / "plan.json", "table": folder / "table.csv", "cells": folder / "cells"}
     paths["plan"].write_text(json.dumps(plan.studies[study_name].stated()))

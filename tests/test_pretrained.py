@@ -24,7 +24,7 @@ from training import altered
 from training import cell as small_cell
 from workspace import Workspace, small_study
 
-ENTRIES = config_files.load()["weights"]
+ENTRIES = {name: entry.stated() for name, entry in config_files.read().weights.items()}
 
 
 def network_of_resnet():

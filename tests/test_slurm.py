@@ -44,9 +44,7 @@ SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 @pytest.fixture
 def config() -> Config:
     """Return config.yaml for the partitions above."""
-    value = config_files.load()
-    value["slurm"]["partition"] = "gpu"
-    value["hardware"] |= {
+    hardware = {
         "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
         "cpu2t4": {"device": "cpu", "devices": 2, "threads": 4, "slurm": {"partition": "cpu"}},
         "a100x2t20": {"device": "cuda", "devices": 2, "threads": 20, "gpu_model": "A100"},
@@ -57,7 +55,7 @@ def config() -> Config:
         "h200x4": {"device": "cuda", "devices": 4, "gpu_model": "H200"},
         "gpu4": {"device": "cuda", "devices": 4, "slurm": {"constraint": "h200"}},
     }
-    return config_files.checked(value)
+    return config_files.read([], {"slurm": {"partition": "gpu"}, "hardware": hardware})
 
 
 def line(config: Config, name: str, **asked) -> str:

@@ -50,6 +50,7 @@ def add_pairs(monkeypatch, folder: Path, pairs: str, study: str = "laharsh-cpu")
     """Plan from a copy of the studies in ``folder``, with ``pairs`` (YAML) put into ``study``."""
     for part in ("studies", "containers"):
         shutil.copytree(ROOT / part, folder / part)
+    shutil.copy(ROOT / "config.yaml", folder)
     path = folder / "studies" / f"{study}.yaml"
     rest = re.sub(r"^pairs:\n(  .*\n)+", "", path.read_text(), flags=re.M)
     path.write_text(f"{rest}\npairs: {pairs}\n")

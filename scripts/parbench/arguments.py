@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from parbench.files import user_path
+
 
 def count(text: str) -> int:
     """Return ``text`` as a whole number of at least 1, for argparse."""
@@ -39,6 +41,26 @@ def port(text: str) -> int:
     if not 1024 <= number < 65536:
         raise argparse.ArgumentTypeError(f"{text} is not a port from 1024 to 65535")
     return number
+
+
+def add_configfile(
+    parser: argparse.ArgumentParser, help_text: str = "overrides config.yaml", beside: bool = False
+) -> None:
+    """Add `--configfile` to a command: several files, also given one by one, the last wins.
+
+    ``beside``: whether the command takes names without an option; a `--configfile` is then one
+    file, since names that follow it would be taken for files.
+    """
+    one_by_one = "; given again, the later file overrides the earlier" if beside else ""
+    parser.add_argument(
+        "--configfile",
+        type=user_path,
+        action="append" if beside else "extend",
+        nargs=None if beside else "+",
+        default=[],
+        metavar="FILE",
+        help=help_text + one_by_one,
+    )
 
 
 def of_snakemake(arguments: Sequence[str]) -> argparse.Namespace:

@@ -11,20 +11,14 @@ Python and platform. What does not exist yet is made first; the archive is renam
 
 import argparse
 
-from parbench.arguments import duration
+from parbench.arguments import add_configfile, duration
 from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to pack, and the archive to write."""
     parser.add_argument("--out", type=user_path, help="default: parbench-<version>.tar, here")
-    parser.add_argument(
-        "--configfile",
-        type=user_path,
-        nargs="+",
-        default=[],
-        help="committed files that override config.yaml",
-    )
+    add_configfile(parser, "committed files that override config.yaml")
     parser.add_argument(
         "--bare",
         action="store_true",

@@ -6,18 +6,12 @@ with the reason.
 
 import argparse
 
-from parbench.files import user_path
+from parbench.arguments import add_configfile
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the configuration and the studies."""
-    parser.add_argument(
-        "--configfile",
-        type=user_path,
-        action="append",
-        default=[],
-        help="overrides config.yaml; given again, the later file overrides the earlier",
-    )
+def add_arguments(parser: argparse.ArgumentParser, beside: bool = False) -> None:
+    """Add the configuration and the studies; ``beside``: as of ``add_configfile``."""
+    add_configfile(parser, beside=beside)
     parser.add_argument(
         "--study", action="append", default=[], help="instead of `studies` in config.yaml"
     )

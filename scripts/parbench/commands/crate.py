@@ -9,14 +9,13 @@ import argparse
 import importlib.util
 from pathlib import Path
 
+from parbench.arguments import add_configfile
 from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration of the run, and what the crate says about it."""
-    parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="as given for the report"
-    )
+    add_configfile(parser, "as given for the report")
     parser.add_argument(
         "--config", nargs="+", default=[], help="KEY=VALUE, as given for the report"
     )

@@ -11,8 +11,7 @@ verdicts are valid although they are looked at after each restart (docs/verdicts
 
 import argparse
 
-from parbench.arguments import duration
-from parbench.files import user_path
+from parbench.arguments import add_configfile, duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(snakemake=())
     parser.allow_abbrev = False  # Snakemake has options of its own that begin alike
     parser.add_argument("--minutes", type=duration, default=60, help="time limit (default: 60)")
-    parser.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="overrides config.yaml"
-    )
+    add_configfile(parser)
     parser.add_argument(
         "--config", nargs="+", default=[], metavar="KEY=VALUE", help="overrides both"
     )

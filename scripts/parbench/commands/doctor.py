@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from parbench.files import user_path
+from parbench.arguments import add_configfile
 
 ANYWHERE = True
 
@@ -22,13 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show each hardware's sbatch line and Slurm's answer to it; submits nothing",
     )
-    parser.add_argument(
-        "--configfile",
-        type=user_path,
-        action="append",
-        default=[],
-        help="with --slurm: overrides config.yaml",
-    )
+    add_configfile(parser, "with --slurm: overrides config.yaml")
 
 
 def run(options: argparse.Namespace) -> int:

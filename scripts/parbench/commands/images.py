@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from parbench.files import user_path
+from parbench.arguments import add_configfile
 
 ANYWHERE = True
 
@@ -21,13 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the three actions."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--stack", help="a folder of containers/locks/; default: config.yaml's")
-    common.add_argument(
-        "--configfile",
-        type=user_path,
-        action="append",
-        default=[],
-        help="overrides config.yaml; given again, the later file overrides the earlier",
-    )
+    add_configfile(common, beside=True)
     common.add_argument("--plan", type=Path, help="results/plan/images.json, instead of these")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = actions.add_parser("build", parents=[common], help="build images that do not exist")

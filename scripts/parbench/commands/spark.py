@@ -8,8 +8,7 @@ Cells can also use any other cluster: docs/spark.md.
 
 import argparse
 
-from parbench.arguments import count, memory, port
-from parbench.files import user_path
+from parbench.arguments import add_configfile, count, memory, port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=memory, default="2g", help="memory of each worker's executors; default: 2g"
     )
     up.add_argument("--port", type=port, default=7077, help="port of the master; default: 7077")
-    up.add_argument(
-        "--configfile", type=user_path, nargs="+", default=[], help="overrides config.yaml"
-    )
+    add_configfile(up)
     actions.add_parser("down", help="stop them")
 
 

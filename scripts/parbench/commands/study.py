@@ -15,6 +15,7 @@ value and what decides each claim, without running anything.
 
 import argparse
 
+from parbench.arguments import add_configfile
 from parbench.files import user_path
 
 
@@ -39,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--folder", type=user_path, help="where to write them (default: studies)")
     check = actions.add_parser("check", help="show what a study runs and decides")
     check.add_argument("study", help="its name, or the path of its file")
-    check.add_argument(
-        "--configfile",
-        type=user_path,
-        action="append",
-        default=[],
-        help="overrides config.yaml; given again, the later file overrides the earlier",
-    )
+    add_configfile(check, beside=True)
 
 
 def run(options: argparse.Namespace) -> None:

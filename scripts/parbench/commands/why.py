@@ -12,7 +12,7 @@ from parbench.commands import cells
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the cell, the configuration and the studies."""
     parser.add_argument("cell", help="id, or a unique part of it (parbench cells lists all)")
-    cells.add_arguments(parser)
+    cells.add_arguments(parser, beside=True)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import pydantic
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
 from parbench.plan import places
+from parbench.plan.config_layers import ConfigLayer, ConfigLayers, merged, value_at
 from parbench.plan.configuration import Config
 from parbench.plan.places import ROOT, shown
 from parbench.plan.strict_model import Problem, in_file, problem, read_model
@@ -20,17 +21,6 @@ from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
 from parbench.plan.yaml_file import Key, Yaml, YamlMapping, dotted, parsed, read_yaml, words_of
 from parbench.words import nearest
-
-
-def merged(base: YamlMapping, change: YamlMapping) -> YamlMapping:
-    """Return ``base`` overridden by ``change``; mappings are merged key by key."""
-    result = dict(base)
-    for key, value in change.items():
-        under = base.get(key)
-        if isinstance(value, dict) and isinstance(under, dict):
-            value = merged(under, value)
-        result[key] = value
-    return result
 
 
 def parse_changes(assignments: Iterable[str]) -> YamlMapping:
@@ -83,58 +73,50 @@ def read(
 ) -> Config:
     """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``option``).
 
-    Raises ParbenchError for invalid content.
+    Its studies are named, not the paths of their files. Raises ParbenchError, which names the file
+    or option that sets the wrong key.
     """
-    return checked(merged(load(*configfiles), changes or {}), configfiles, changes, option)
+    files = [places.ROOT / "config.yaml", *configfiles]
+    layers = [ConfigLayer(shown(file), read_yaml(file), file) for file in files]
+    return checked(ConfigLayers((*layers, ConfigLayer(option, changes or {}))))
 
 
-def load(*configfiles: str | Path) -> YamlMapping:
-    """Return config.yaml overridden by ``configfiles``, not validated (``checked`` does that)."""
-    value = read_yaml(places.ROOT / "config.yaml")
-    for file in configfiles:
-        value = merged(value, read_yaml(file))
-    return value
-
-
-def checked(
-    config: YamlMapping,
-    configfiles: Sequence[str | Path] = (),
-    changes: YamlMapping | None = None,
-    option: str = "--config",
-) -> Config:
-    """Return ``config``, the merged content of the files, validated, with its studies by name.
-
-    ``configfiles`` and ``changes`` (of ``option``) are what overrides config.yaml. Raises
-    ParbenchError, which names the file or option that contains the wrong key.
-    """
-    where_set = partial(_where_set, configfiles, changes or {}, option)
-    named_in = where_set(["studies"])
-    where = named_in if named_in == option != "--config" else f"{named_in}: studies"
-    config = config | {"studies": _by_name(config.get("studies"), where)}
+def checked(layers: ConfigLayers) -> Config:
+    """Return the configuration that ``layers`` state, validated; ParbenchError as ``read``."""
+    named_in = layers.last_that_sets(["studies"])
+    where = f"{named_in.name}: studies"
+    if named_in.file is None and named_in.name != "--config":
+        where = named_in.name
+    stated = layers.merged()
+    studies = _by_name(stated.get("studies"), where)
     try:
-        result = Config.model_validate(config)
+        result = Config.of(layers, studies)
     except pydantic.ValidationError as error:
-        mistake = problem(Config, config, error)
-        if emptied := _emptied(config, configfiles, mistake.keys):
-            raise ParbenchError(emptied) from None
-        keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
-        contents = [changes or {}, *(read_yaml(file) for file in reversed(configfiles))]
-        if mistake.last and _changes_kind(contents, keys):
-            kind = [*keys[:2], "kind"]
-            raise ParbenchError(
-                f"{where_set(kind)}: {dotted(kind)}: value {words_of(_value(config, kind))} does "
-                f"not fit: the entry keeps {mistake.last!r} of {where_set(keys)}, which this kind "
-                "does not have; give the dataset a name of its own"
-            ) from None
-        if _sets(changes or {}, keys):
-            raise ParbenchError(f"{option}: {mistake}") from None
-        raise ParbenchError(in_file(mistake, _file_that_sets(configfiles, keys))) from None
+        raise ParbenchError(_explained(layers, stated | {"studies": studies}, error)) from None
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
         near = nearest(stack, stacks)
-        raise ParbenchError(f"{where_set(['stack'])}: stack: unknown value {stack!r}{near}")
-    return result.set_by(where_set)
+        raise ParbenchError(f"{result.where('stack')}: stack: unknown value {stack!r}{near}")
+    return result
+
+
+def _explained(layers: ConfigLayers, config: YamlMapping, error: pydantic.ValidationError) -> str:
+    """Return the message for the ``error`` found in ``config``, naming the layer that causes it."""
+    mistake = problem(Config, config, error)
+    if emptied := _emptied(layers, config, mistake.keys):
+        return emptied
+    keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
+    kind = [*keys[:2], "kind"]
+    sets_key, sets_kind = layers.last_that_sets(keys), layers.last_that_sets(kind)
+    changes_kind = layers.order(sets_kind) > layers.order(sets_key)
+    if mistake.last and len(keys) == 3 and keys[0] == "datasets" and changes_kind:
+        return (
+            f"{sets_kind.name}: {dotted(kind)}: value {words_of(value_at(config, kind))} does not "
+            f"fit: the entry keeps {mistake.last!r} of {sets_key.name}, which this kind does not "
+            "have; give the dataset a name of its own"
+        )
+    return in_file(mistake, sets_key.file) if sets_key.file else f"{sets_key.name}: {mistake}"
 
 
 def _mistake(config: YamlMapping) -> Problem | None:
@@ -145,35 +127,21 @@ def _mistake(config: YamlMapping) -> Problem | None:
     return None
 
 
-def _changes_kind(contents: Sequence[YamlMapping], keys: Sequence[Key]) -> bool:
-    """Return whether the wrong key of a dataset that ``keys`` lead to fitted its kind before.
-
-    ``contents``: what overrides config.yaml, the last first. One of them then sets a new kind, and
-    the key is from below it.
-    """
-    if len(keys) != 3 or keys[0] != "datasets":
-        return False
-    for content in contents:
-        if _sets(content, keys):
-            return False
-        if _sets(content, [*keys[:2], "kind"]):
-            return True
-    return False
-
-
-def _emptied(config: YamlMapping, configfiles: Sequence[str | Path], keys: list[Key]) -> str | None:
+def _emptied(layers: ConfigLayers, config: YamlMapping, keys: list[Key]) -> str | None:
     """Return the message for a file that leaves a key above ``keys`` empty instead of a mapping.
 
     The values of earlier files are then lost: ``config`` has only those of later ones.
     """
-    for file in (places.ROOT / "config.yaml", *configfiles):
-        content = read_yaml(file)
+    for layer in layers.layers:
+        if layer.file is None:
+            continue
         for count in range(1, len(keys) + 1):
-            is_empty = _sets(content, keys[:count]) and _value(content, keys[:count]) is None
-            if is_empty and isinstance(_value(config, keys[:count]), dict):
-                mistake = _mistake(merged(load(), content))
-                if mistake and mistake.keys == keys[:count]:
-                    return in_file(mistake, file)
+            above = keys[:count]
+            is_empty = layer.sets(above) and value_at(layer.content, above) is None
+            if is_empty and isinstance(value_at(config, above), dict):
+                mistake = _mistake(merged(layers.layers[0].content, layer.content))
+                if mistake and mistake.keys == above:
+                    return in_file(mistake, layer.file)
     return None
 
 
@@ -223,41 +191,6 @@ def _require_study(name: str, where: str) -> Path:
             f"{nearest(name, places.studies())}"
         )
     return path
-
-
-def _where_set(
-    configfiles: Sequence[str | Path], changes: YamlMapping, option: str, key: Sequence[Key]
-) -> str:
-    """Return the name of the file that sets ``key``: the last of config.yaml and ``configfiles``.
-
-    Returns ``option`` if the key is among the ``changes`` given there.
-    """
-    return option if _sets(changes, key) else shown(_file_that_sets(configfiles, key))
-
-
-def _file_that_sets(configfiles: Sequence[str | Path], key: Sequence[Key]) -> str | Path:
-    first = places.ROOT / "config.yaml"
-    return next((file for file in reversed(configfiles) if _sets(read_yaml(file), key)), first)
-
-
-def _sets(value: Yaml, key: Sequence[Key]) -> bool:
-    """Return whether the keys and indices ``key`` lead to a value, which may be null."""
-    try:
-        _value(value, key)
-    except (LookupError, ValueError):
-        return False
-    return bool(key)
-
-
-def _value(value: Yaml, key: Sequence[Key]) -> Yaml:
-    for part in key:
-        if isinstance(value, dict):
-            value = value[str(part)]
-        elif isinstance(value, list):
-            value = value[int(part)]
-        else:
-            raise KeyError(part)
-    return value
 
 
 def study(name: str) -> Study:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,6 +21,7 @@ from parbench.data import source
 from parbench.deploy import deployment
 from parbench.deploy.deployment import Deployment
 from parbench.deploy.recipes import ImageSettings
+from parbench.plan.config_layers import ConfigLayers
 from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
     AS_WRITTEN,
@@ -34,7 +34,7 @@ from parbench.plan.strict_model import (
     stated_part,
     wrong,
 )
-from parbench.plan.yaml_file import missing_key, none_of, words_of
+from parbench.plan.yaml_file import Key, Yaml, missing_key, none_of, words_of
 from parbench.words import brief
 
 YEAR = 31_536_000  # in seconds
@@ -353,18 +353,27 @@ class Config(StrictModel):
         description="changes to a study without editing its file, by study"
     )
 
-    _where_set: Callable[[list[Any]], str] = PrivateAttr(
-        default_factory=lambda: lambda key: "config.yaml"
-    )
+    _layers: ConfigLayers = PrivateAttr()
 
-    def set_by(self, where_set: Callable[[list[Any]], str]) -> Config:
-        """Return this; ``where_set`` returns the file or option that sets a key."""
-        self._where_set = where_set
-        return self
+    @classmethod
+    def of(cls, layers: ConfigLayers, studies: Yaml = None) -> Config:
+        """Return the configuration that ``layers`` state; ``studies`` replace those there.
 
-    def where(self, *keys: str) -> str:
+        Raises pydantic.ValidationError.
+        """
+        content = layers.merged()
+        config = cls.model_validate(content | {"studies": studies} if studies else content)
+        config._layers = layers
+        return config
+
+    @property
+    def layers(self) -> ConfigLayers:
+        """Return the files and options that state this configuration."""
+        return self._layers
+
+    def where(self, *keys: Key) -> str:
         """Return the file or option that sets the key reached by ``keys``, for a message."""
-        return self._where_set(list(keys))
+        return self._layers.last_that_sets(keys).name
 
     @field_validator("deployment", mode="before")
     @classmethod

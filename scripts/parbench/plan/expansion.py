@@ -155,7 +155,7 @@ def plan(
             result.studies[name] = expanded.plan(arguments)
         except ParbenchError as error:
             again = partial(_expand, name, deployment)
-            raise overriding.explained(error, name, config, again) from None
+            raise overriding.explained(error, config, again) from None
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
     single_cells = (cell for cell in result.cells.values() if isinstance(cell, Cell))

@@ -1,60 +1,55 @@
-"""Find the value of `override` that makes a study impossible, for the message to name it."""
+"""Find the value of the user's that makes a study impossible, for the message to name it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+
+import pydantic
 
 from parbench.errors import ParbenchError
-from parbench.plan.configuration import Config, Override
-from parbench.plan.yaml_file import words_of
+from parbench.plan.config_layers import value_at
+from parbench.plan.configuration import Config
+from parbench.plan.yaml_file import Keys, dotted, words_of
 
 
 def explained(
-    error: ParbenchError, study: str, config: Config, expand: Callable[[Config], object]
+    error: ParbenchError, config: Config, expand: Callable[[Config], object]
 ) -> ParbenchError:
     """Return the ``error`` that ``expand`` raised for ``config``, naming what causes it.
 
-    A value of the `override` of ``study`` is the cause if its absence prevents the error; if no
-    single value is, all of them may be. Otherwise ``error`` is returned as it is: the study is the
-    cause, or this machine, which ``expand`` ignores.
+    The cause is a value that overrides one of the study or of config.yaml and without which there
+    is no error, or at least another one; if no single value is, all of a mapping may be. Otherwise
+    ``error`` is returned as it is: the study is the cause, or this machine, which ``expand``
+    ignores.
     """
+    if _message(expand, config) is None:
+        return error
+    for candidates in config.layers.overrides():
+        changed: list[Keys] = []  # without these, there is another error
+        for keys in candidates:
+            try:
+                rest = Config.of(config.layers.without(keys), list(config.studies))
+            except pydantic.ValidationError:  # other values need this one
+                continue
+            message = _message(expand, rest)
+            if message is None:
+                return _caused_by(keys, config, error)
+            if message != str(error):
+                changed.append(keys)
+        if changed:
+            return _caused_by(changed[0], config, error)
+    return error
+
+
+def _message(expand: Callable[[Config], object], config: Config) -> str | None:
     try:
         expand(config)
-    except ParbenchError:
-        pass
-    else:
-        return error
-    stated = config.override[study].stated() if study in config.override else {}
-    different: list[tuple[str, ...]] = []  # without these, there is another error
-    for keys, rest in _without_each(stated):
-        overrides = {**config.override, study: Override.model_validate(rest)}
-        try:
-            expand(config.model_copy(update={"override": overrides}))
-        except ParbenchError as other:
-            if str(other) != str(error):
-                different.append(keys)
-        else:
-            different.insert(0 if keys else len(different), keys)
-    if not different:
-        return error
-    keys = ("override", study, *different[0])
-    value: Any = stated
-    for key in different[0]:
-        value = value[key]
-    fits = f"value {words_of(value)} does not fit" if different[0] else "does not fit"
-    return ParbenchError(f"{config.where(*keys)}: {'.'.join(keys)}: {fits}: {error}")
+    except ParbenchError as error:
+        return str(error)
+    return None
 
 
-def _without_each(stated: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield the keys of each value of an override, and the override without it; last, of all."""
-    for key, value in stated.items():
-        rest = {other: part for other, part in stated.items() if other != key}
-        if key in ("settings", "hardware"):
-            for inner in value:
-                less = {other: part for other, part in value.items() if other != inner}
-                yield (key, inner), {**rest, key: less}
-        else:
-            yield (key,), rest
-    if stated:
-        yield (), {}
+def _caused_by(keys: Keys, config: Config, error: ParbenchError) -> ParbenchError:
+    value = value_at(config.layers.merged(), keys)
+    fits = "does not fit" if isinstance(value, dict) else f"value {words_of(value)} does not fit"
+    return ParbenchError(f"{config.where(*keys)}: {dotted(keys)}: {fits}: {error}")
