@@ -233,25 +233,25 @@ def published(work: Workspace) -> None:
 
 
 AGAIN: dict[str, Callable[[Workspace], None] | None] = {
-    "a setting of it: of the study, its model, strategy or hardware, where it runs (`deployment`), "
-    "its `stack`": setting,
-    "parbench code that it can reach": code,
-    "a package that it can reach, on the host": None,
-    "what its image is built from": recipe,
-    "the images of a local dataset": None,
-    "its dataset's entry in config.yaml, or the version of its conversion": entry,
+    "a setting of its study, model, strategy or hardware, where it runs (`deployment`), or its "
+    "`stack`; this makes another cell, which runs": setting,
+    "a module of parbench that it can reach": code,
+    "the version of a package that it can reach, on the host": None,
+    "an input of its image, such as its recipe or lock file": recipe,
+    "a file of a local dataset": None,
+    "its dataset's entry in config.yaml (but `urls`), or the version of its conversion": entry,
     "the weights that it starts from": other_weights,
 }
 NOT_AGAIN: dict[str, Callable[[Workspace], None] | None] = {
-    "a comment or a docstring": comment,
-    "code that it cannot reach: another strategy, another model, tables, the report": out_of_reach,
-    "a file's time, not its content": times,
-    "its dataset was deleted; it is made again when a cell needs it": no_data,
+    "only a comment or a docstring": comment,
+    "code that it cannot reach: other strategies and models, tables, the report": out_of_reach,
+    "a file's time stamp, but not its content": times,
+    "its dataset was deleted (it is rebuilt when a cell needs it)": no_data,
     "the weights that it starts from were deleted": no_weights,
-    "a package that it cannot reach, on the host": None,
+    "the version of a package that it cannot reach, on the host": None,
     "time limits, checkpoint intervals, Slurm settings": limits,
-    "seeds and variants were added to its study": more_cells,
-    "a published value, a title or a table of its study": published,
+    "its study got more seeds or variants": more_cells,
+    "a published value, the title or a table of its study": published,
 }
 IN_IMAGE = (recipe, other_weights, no_weights)
 
@@ -278,7 +278,7 @@ def test_what_makes_a_cell_run_again(cause, printed, request, tmp_path, python, 
     apply = AGAIN[cause]
     base = request.getfixturevalue("in_image" if apply in IN_IMAGE else "on_host")
     work = base.copied(tmp_path / "work")
-    is_local = cause == "the images of a local dataset"
+    is_local = cause == "a file of a local dataset"
     image = next(images.rglob("*.png"))
     content = image.read_bytes()
     if apply is not None:
