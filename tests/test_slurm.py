@@ -155,7 +155,7 @@ def test_walltimes_of_slurm(text, minutes):
 def test_the_doctor_shows_the_walltime_that_is_asked_for(monkeypatch, tmp_path):
     """Also where the partition has no limit."""
     monkeypatch.setattr(slurm_cluster, "ask", lambda: SITE)
-    monkeypatch.setattr(slurm_site, "judged", lambda line: (True, "it fits"))
+    monkeypatch.setattr(slurm_site, "try_sbatch", lambda line: (True, "it fits"))
     own = tmp_path / "mine.yaml"
     own.write_text("slurm: {partition: gpu, minutes: 240}")
     found = {check.check: check for check in slurm_site.examine([own])}
@@ -167,7 +167,7 @@ def test_the_doctor_shows_the_walltime_that_is_asked_for(monkeypatch, tmp_path):
 
 def test_the_doctor_knows_how_many_jobs_the_site_lets_queue(monkeypatch, tmp_path):
     monkeypatch.setattr(slurm_cluster, "ask", lambda: SITE)
-    monkeypatch.setattr(slurm_site, "judged", lambda line: (True, "it fits"))
+    monkeypatch.setattr(slurm_site, "try_sbatch", lambda line: (True, "it fits"))
     (tmp_path / "sacctmgr").write_text(
         '#!/bin/sh\ncase "$*" in *" qos "*) echo "long||7|" ;;\n'
         '*) echo "phys|10|400"; echo "chem||" ;; esac\n'
