@@ -108,6 +108,17 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert "1 of 4 cells not measured" in html
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", '{"groups": []}'])
+def test_a_plan_of_another_shape_is_named(tmp_path, content):
+    results = measured(tmp_path)
+    path = results / "plan/constructed.json"
+    path.write_text(content)
+    with pytest.raises(ParbenchError) as refused:
+        evidence.gather("constructed", results)
+    assert str(refused.value).startswith(f"{path}: not what a run writes there (without ")
+    assert str(refused.value).endswith("; delete it and run again")
+
+
 def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch):
     host = "node17"
     monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")

@@ -13,6 +13,7 @@ import fcntl
 import os
 import re
 import shutil
+import subprocess
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -96,3 +97,24 @@ def test_a_mistake_is_answered_by_its_message(work, name):
 def test_each_message_is_listed_once():
     counts = Counter(mistake.get("says") for mistake in MISTAKES.values())
     assert [says for says, count in counts.items() if count > 1] == []
+
+
+@pytest.mark.scattered
+def test_a_dry_run_in_a_folder_that_it_cannot_write_to_names_it(work, tmp_path):
+    copied = work.copied(tmp_path / "work")
+    shutil.rmtree(copied.folder / ".snakemake", ignore_errors=True)
+    (copied.folder / ".snakemake").touch()  # the tests may run as root, who may write anywhere
+    done = copied.snakemake("-n", check=False)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "error: .snakemake: File exists; move it away" in done.stderr
+
+
+@pytest.mark.scattered
+@pytest.mark.parametrize("words", [("-m", "snakemake", "-n"), ("scripts/bin/parbench", "cells")])
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(work, words):
+    command = [work.python, *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=work.folder, text=True, **pipes) as process:
+        assert process.stdout.readline()
+        process.stdout.close()  # as `head -n 1` does
+        assert "Traceback" not in process.stderr.read()

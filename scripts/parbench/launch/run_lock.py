@@ -104,6 +104,12 @@ def require_none() -> None:
     os.close(file)
 
 
+def require_writable() -> None:
+    """Raise OSError if the lock's folder, in which even a dry run of Snakemake writes, is not
+    writable."""
+    os.close(_opened())
+
+
 def _opened() -> int:
     FILE.parent.mkdir(exist_ok=True)
     return os.open(FILE, os.O_RDWR | os.O_CREAT, 0o666)

@@ -5,6 +5,7 @@ This module must not import torch, pandas or a strategy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from parbench.cell import Dataset, Hardware, Options, Training
-from parbench.files import FILE_NAME
+from parbench.files import FILE_NAME, read_record
 from parbench.plan.configuration import Override
 from parbench.plan.strict_model import Number, StrictModel, validated
 from parbench.plan.study import Citation, Table, Tolerance
@@ -153,6 +154,15 @@ class StudyPlan(StrictModel):
         Raises ParbenchError, which begins with ``where``, for other content.
         """
         return validated(cls, content, str(where), of_any_version=True)
+
+    @classmethod
+    def read(cls, path: Path, prepare: Callable[[Any], Any] = lambda content: content) -> StudyPlan:
+        """Return the plan in a file that a run wrote, of which ``prepare`` changes the content.
+
+        Raises ParbenchError, which names the file, for other content.
+        """
+        required = [name for name, field in cls.model_fields.items() if field.is_required()]
+        return cls.of(prepare(read_record(path, *required)), path)
 
     @property
     def measured(self) -> list[PlannedGroup | PairGroup]:

@@ -49,7 +49,7 @@ def plan_of(cell_id: str, config: Config) -> Plan:
 
 def is_written(path: Path, value: dict[str, Any]) -> bool:
     """Return whether the file contains ``value`` as JSON."""
-    return path.exists() and path.read_bytes() == json_text(value).encode()
+    return path.is_file() and path.read_bytes() == json_text(value).encode()
 
 
 def _write_changed(path: Path, value: dict[str, Any]) -> None:

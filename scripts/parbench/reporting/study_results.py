@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parbench.equivalence.certificate import Certificates
-from parbench.files import read_json
 from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
@@ -40,7 +39,7 @@ class StudyResults:
         proofs: Certificates | None = None,
     ):
         self.table_path, self.cells_folder, self.proofs = table_path, cells_folder, proofs
-        plan = StudyPlan.of(printable(read_json(plan_path)), plan_path)
+        plan = StudyPlan.read(plan_path, printable)
         self.evidence = plan.evidence
         if self.evidence is not None:
             results = plan_path.parent.parent

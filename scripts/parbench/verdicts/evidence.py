@@ -53,16 +53,15 @@ def gather(study: str, results: Path, partial: bool = False) -> Json:
     if not path.exists():
         fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
-    plan = files.read_json(path)
-    groups = [group for group in [*plan["groups"], *plan.get("pairs", [])] if not group["not_run"]]
-    cells = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
+    study_plan = StudyPlan.read(path)
+    cells = study_plan.runnable()
     paths = {cell: results / "cells" / cell / "metrics.json" for cell in cells}
     runs = {cell: records.read(paths[cell]) for cell in cells if paths[cell].exists()}
     missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
         example = f", such as {missing[0]}" if missing else ""
         # Snakemake does not remake a missing input while everything made from it exists.
-        fix = shlex.join(["snakemake", *plan["arguments"], "--forcerun", "table"])
+        fix = shlex.join(["snakemake", *study_plan.arguments, "--forcerun", "table"])
         raise ParbenchError(
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
             f"study: {fix}, or pass --partial to keep the rest; the file then names those cells"
@@ -79,7 +78,7 @@ def gather(study: str, results: Path, partial: bool = False) -> Json:
         "study": study,
         "machine": machine_name(runs.values()),
         "date": max(run.finished for run in runs.values())[:10],
-        "plan": _plain(plan),
+        "plan": _plain(files.read_json(path)),
         "missing": missing,
         "cells": {
             cell: _plain(_packed(files.read_json(paths[cell]), settings, environments, code))
@@ -258,7 +257,8 @@ def unpack(path: Path, folder: Path) -> Path:
     study = study_plan.study.model_copy(update={"name": path.stem, "title": title})
     study_plan = study_plan.model_copy(update={"study": study, "evidence": kept})
     for part in ("cells", "certificates"):
-        shutil.rmtree(out / part, ignore_errors=True)
+        if (out / part).exists():
+            shutil.rmtree(out / part)
         (out / part).mkdir(parents=True)
     for cell, run in runs(evidence, path).items():
         files.write_json(out / "cells" / cell / "metrics.json", run)

@@ -230,7 +230,7 @@ def write(
     ``published``: CSV files of published values; ``proofs``: certificates of equivalence, or None
     for a table that does not mention them.
     """
-    plan = StudyPlan.of(files.read_json(planned), planned)
+    plan = StudyPlan.read(planned)
     certificates = None if proofs is None else Certificates(proofs)
     source = PublishedSource.read(plan.study.published, published)
     runs = read_runs(plan, cells)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,9 @@ class WorkflowRun:
         self.requested: set[str] = set()  # the cells in Snakemake's graph of jobs
         self.started = time.time()
         if invocation.dry:
+            # `snakemake -n | head`: end as other programs do. Snakemake would print a traceback for
+            # each line that nobody reads, and a dry run has nothing to save.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             atexit.register(self._print_dry_run)
 
     def _print_triggers(self) -> None:
@@ -117,7 +121,9 @@ class WorkflowRun:
         """Return False if another run is using this folder; Snakemake's own lock stops this one."""
         if self.invocation.unlock:
             run_lock.forget()
-        elif not self.invocation.dry:
+        elif self.invocation.dry:
+            run_lock.require_writable()
+        else:
             return run_lock.hold(self.invocation.unlocking)
         return True
 
