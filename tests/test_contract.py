@@ -286,7 +286,7 @@ def test_the_page_of_what_was_measured_is_made_from_the_evidence(told_again):
     """docs/measured.md holds the claims and the comparisons in turns of each file."""
     page, folder = Path("docs/measured.md"), told_again.parents[1]
     (folder / "docs").mkdir()
-    for name in ("studies.md", "verdicts.md"):
+    for name in ("studies.md", "verdicts.md", "architecture.md"):
         shutil.copy(ROOT / "docs" / name, folder / "docs")
     command = [sys.executable, "-m", "parbench.reporting.pages"]
     env = {**os.environ, "PYTHONPATH": str(folder / "scripts")}

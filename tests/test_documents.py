@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from parbench.plan import places
-from parbench.reporting import pages
+from parbench.reporting import glossary, pages
 from parbench.runs import metrics
 from workspace import ROOT
 
@@ -76,6 +76,16 @@ def test_the_table_of_metrics_is_up_to_date():
     page = (ROOT / pages.METRICS_PAGE).read_text(encoding="utf-8")
     assert pages.with_metrics(page) == page
     assert all(f"| `{name}` |" in page for name in metrics.METRICS)
+
+
+def test_the_tables_of_terms_are_up_to_date():
+    """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages."""
+    text = ""
+    for path in (pages.TERMS_PAGE, pages.METRICS_PAGE):
+        page = (ROOT / path).read_text(encoding="utf-8")
+        assert pages.with_terms(page) == page
+        text += page
+    assert all(f"| {term.name} | {term.meaning} |" in text for term in glossary.ALL.values())
 
 
 def test_every_study_says_what_it_needs():

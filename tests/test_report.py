@@ -19,7 +19,7 @@ from markupsafe import escape
 import constructed
 from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
-from parbench.reporting import sections
+from parbench.reporting import glossary, sections
 from parbench.reporting.study_results import StudyResults
 from parbench.verdicts.terms import JUDGED, NO_PUBLISHED_VALUE, SHARED_NODES, VERDICTS
 from shown import collect, pdf_text, render, squeezed
@@ -398,6 +398,22 @@ def test_two_studies_may_share_a_cell(tmp_path):
     assert dict(data["summary"]["facts"])["Measured"] == "8 cells"
     names = [attributes["id"] for _, attributes in Page(html).elements if "id" in attributes]
     assert len(names) == len(set(names))
+
+
+def test_the_report_ends_with_the_terms_that_it_uses_and_no_others(made):
+    data, html, pdf, _ = made
+    before, _, end = html.partition('<section id="terms"')
+    text = " ".join("".join(Page(before).text).split())
+    names = [name.strip() for name in re.findall(r"<dt>(.*?)<dd>", end)]
+    used = [term.name for term in glossary.ALL.values() if term.occurs_in(text)]
+    assert sorted(names) == sorted(used)
+    assert {"pair of slices", "restart", "not comparable"} < set(names)
+    assert not {"firm", "(✓)", "grade", "evidence"} & set(names)
+    assert re.findall(r'<div id="(.*?)"', end) == [term["id"] for term in data["terms"]]
+    in_pdf = squeezed(pdf_text(pdf))
+    for term in data["terms"]:
+        assert escape(term["meaning"]) in end
+        assert squeezed(term["name"] + term["meaning"]) in in_pdf
 
 
 # ---------------------------------------------------------------- HTML and PDF

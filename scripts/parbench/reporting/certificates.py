@@ -45,7 +45,7 @@ def section(studies: list[StudyResults]) -> CertificatesSection | None:
         ("", ["Model", "Strategy"]),
         ("", ["Arithmetic", "BatchNorm", "Comparisons"]),
         ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
-        ("", ["Bound", "Verdict", "Certificate"]),
+        ("", ["Allowed error", "Verdict", "Certificate"]),
     ]
     return {
         "table": make_table(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from parbench.reporting import glossary
 from parbench.reporting.drawing import INK, FigurePart, Panel, svg
 from parbench.reporting.text import cut
 from parbench.verdicts import terms
@@ -45,15 +46,13 @@ TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
     "Each row is one comparison of a claim: published (diamond) and measured here. It has two "
-    "answers. The direction is as claimed (✓) if the whole bar lies in the green area, and is not "
-    "(✗) if it lies outside or within the margin of no difference. The size is as published (=), "
+    "answers. The direction is as claimed (✓) if the whole bar lies in the green area, is not "
+    "(✗) if it lies outside or within the margin of no difference, and otherwise undecided (?). "
+    "The size is as published (=), "
     "smaller (<), that is closer to no effect, larger (>), or not told apart (~). A thin line "
     "shows the range where values are too few for an interval; an arrow marks what is beyond the "
-    "axis. The interval holds after any number of values and is therefore wider than a "
-    "t-interval. Three things can overturn a verdict: more values that move it out of its area, "
-    "equal sides that differ, and a restart or seed that fails. Firm: the verdict would be the "
-    "same if all claims of this report were tested as one, at the source's own scale, with equal "
-    "sides shown to be equal."
+    "axis. Three things can overturn a verdict: more values that move it out of its area, "
+    "equal sides that differ, and a restart or seed that fails. " + glossary.sentence(glossary.FIRM)
 )
 
 

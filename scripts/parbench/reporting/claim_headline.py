@@ -33,7 +33,7 @@ def headline(judged: list[Judged]) -> str:
         text += f" {measured} of {whose} {count(parts, 'part')} {verb} measured"
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
-        text += f" Comparisons are shared by claims {'; '.join(shared)}."
+        text += f" Claims that rest on the same comparisons: {'; '.join(shared)}."
     if decided := [each for each in judged if each.weaknesses != (NOT_DECIDED,)]:
         text += f" {_firm(decided)}."
     scaled = {c.study for each in judged for c in each.comparisons if c.scaled}

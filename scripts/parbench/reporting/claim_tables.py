@@ -14,7 +14,7 @@ from parbench.plan.published import Published
 from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
-from parbench.reporting import claim_figure, claim_headline
+from parbench.reporting import claim_figure, claim_headline, glossary
 from parbench.reporting.claim_figure import ClaimBlock, ClaimLine
 from parbench.reporting.drawing import FigureEntry
 from parbench.reporting.study_results import StudyResults
@@ -162,9 +162,8 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> TableEntry | N
         "Where it holds: claims by machine and grade",
         [("", ["Claim"]), ("", columns)],
         rows,
-        caption="Cells of two machines, or of two scales, are never judged together. Scaled copy: "
-        "smaller than what the source measured, or on other data; other hardware: the source's "
-        "work on other devices; same configuration: its work on its devices.",
+        caption="Cells of two machines, or of two scales, are never judged together. "
+        + " ".join(map(glossary.sentence, glossary.GRADES)),
         empty="No claim.",
     )
 

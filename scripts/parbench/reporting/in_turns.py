@@ -19,13 +19,13 @@ from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_
 from parbench.reporting.text import fixed, listed
 from parbench.verdicts.controls import TimedPair, timed_pairs
 from parbench.verdicts.groups import Group
-from parbench.verdicts.pairs import Compared, using_disturbed
+from parbench.verdicts.pairs import LEAST_PAIRS, Compared, using_disturbed
 from parbench.verdicts.ratios import ratio_text, with_interval
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
 
 KEYS = ["Model", "Variant", "Against"]
-COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
+COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs of slices", "Bound"]
 FEW = 3  # comparisons, each of which the first page then shows
 PIPELINE_BOUND = (
     "The bound of a pipeline of n devices that fills and drains with each batch of "
@@ -56,13 +56,10 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
         [_row(study, pair, scaled_by_group, judged, notes) for pair in pairs],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
-        "each of several restarts. A pair of slices counts as disturbed if other "
-        "programs, or the hypervisor, took more than 5 % of its time; it is measured again "
-        "and left out, or used if fewer than two others remain in its restart. Such load can "
-        "slow the side with more cores more. In brackets: the ratio with all "
-        "disturbed pairs, and the 95 % interval, which holds after any number of "
-        "restarts and is therefore wider than a t-interval. Restarts of one session, with "
-        "gaps of less than six hours, show how this machine was on that day. The bound of "
+        "each of several restarts. A disturbed pair of slices is measured again and left out, or "
+        f"used if fewer than {LEAST_PAIRS} others remain in its restart. Other programs' load can "
+        "slow the side with more cores more. In brackets: the ratio with all disturbed pairs of "
+        "slices, and the 95 % interval. The bound of "
         "a speedup is the ratio of cores or GPUs; there is none for the same number of devices, "
         "another precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),

@@ -1,4 +1,4 @@
-"""Make pages of docs/ from other files: tables of studies and metrics, and what was measured.
+"""Make pages of docs/ from other files: tables of studies, metrics and terms, and what was measured.
 
 PYTHONPATH=scripts python -m parbench.reporting.pages  # from the project's folder
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from parbench.exits import run_main
 from parbench.files import read_json, write_atomically
 from parbench.plan import config_files, places
+from parbench.reporting import glossary
 from parbench.reporting.text import heading
 from parbench.runs.metrics import METRICS
 from parbench.runs.operator_metrics import DESCRIPTIONS, OPERATOR_METRICS
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
 
 STUDIES = Path("docs/studies.md")
 METRICS_PAGE = Path("docs/verdicts.md")
+TERMS_PAGE = Path("docs/architecture.md")  # and METRICS_PAGE has those of verdicts
 MEASURED = Path("docs/measured.md")
 EVIDENCE = places.RESULTS / "evidence"
-# This module writes what a page has between the first or second of these lines and the third.
+# This module writes what a page has between one of the first of these lines and the last.
 STUDIES_BEGIN = "<!-- made from studies/*.yaml by parbench.reporting.pages -->"
 METRICS_BEGIN = "<!-- made from runs/metrics.py by parbench.reporting.pages -->"
+TERMS_BEGIN = "<!-- {} made from reporting/glossary.py by parbench.reporting.pages -->"
 END = "<!-- end -->"
 # Columns of the report's table of pairs that the page shows.
 SHOWN = ("Model", "Variant", "Against", "Times as fast", "Restarts", "Reading")
@@ -63,6 +66,15 @@ def with_metrics(page: str) -> str:
         shown = f"{phrase} of the operator (s)"
         rows.append([f"`{name}:` and an operator", shown, DESCRIPTIONS[name]])
     return _with(page, METRICS_BEGIN, _table(["metric", "in the report", "definition"], rows))
+
+
+def with_terms(page: str) -> str:
+    """Return the text of docs/architecture.md or docs/verdicts.md with its tables of terms as they
+    are."""
+    for name, table in glossary.TABLES.items():
+        rows = ([term.name, term.meaning] for term in table)
+        page = _with(page, TERMS_BEGIN.format(name), _table(["term", "meaning"], rows))
+    return page
 
 
 def _with(page: str, begin: str, lines: Iterable[str]) -> str:
@@ -139,9 +151,14 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Write the three pages, the last one only if its input exists."""
+    """Write the pages, docs/measured.md only if its input exists."""
     places.require_root("parbench.reporting.pages")
-    for path, renew in ((STUDIES, with_studies), (METRICS_PAGE, with_metrics)):
+    for path, renew in (
+        (STUDIES, with_studies),
+        (METRICS_PAGE, with_metrics),
+        (METRICS_PAGE, with_terms),
+        (TERMS_PAGE, with_terms),
+    ):
         write_atomically(path, renew(path.read_text(encoding="utf-8")))
     if (EVIDENCE / "report.json").exists():
         write_atomically(MEASURED, measured(EVIDENCE))

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import write_json
-from parbench.reporting import certificates, claim_tables, in_turns, panels, sections
+from parbench.reporting import certificates, claim_tables, glossary, in_turns, panels, sections
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableEntry
@@ -40,6 +40,7 @@ class ReportFile(TypedDict):
     environments: list[panels.EnvironmentPanel]
     unfinished: panels.UnfinishedEntry | None
     evidence: sections.EvidenceEntry | None
+    terms: list[glossary.TermEntry]
 
 
 class Collected(ReportFile):
@@ -69,7 +70,7 @@ def collect(
     environments = panels.environments(studies)
     claims, judged = claim_tables.section(studies, claimed, published or [])
     claiming = {each.study for each in judged}
-    return {
+    made: Collected = {
         "title": f"parbench: {_names(studies)}",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
@@ -85,8 +86,10 @@ def collect(
         "environments": list(environments.values()),
         "unfinished": panels.unfinished(studies, unfinished),
         "evidence": sections.evidence(studies),
+        "terms": [],
         "judged": claims_json.record(judged),
     }
+    return {**made, "terms": glossary.used(made)}
 
 
 def _names(studies: list[StudyResults]) -> str:

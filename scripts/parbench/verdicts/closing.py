@@ -138,6 +138,8 @@ def show() -> None:
         _show_results(read_record(source, "studies", "claims", "turns"))
     for path in filter(Path.exists, REPORTS):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+    if REPORTS[0].exists():
+        print(f"{REPORTS[0]}#terms says what these words mean")
 
 
 def _show_results(report: ReportFile) -> None:

@@ -1,0 +1,395 @@
+"""What the words of a report mean: the list at its end, and tables of docs/, are made from this."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from parbench.launch.interleaving import DISTURBED, SLICE_SECONDS
+from parbench.plan.settings import Settings
+from parbench.reporting.text import anchor
+from parbench.verdicts import terms
+from parbench.verdicts.pairs import BIASED, EQUAL, PAUSE
+from parbench.verdicts.sequential import ALPHA, IMAGES, MOST
+
+SILENT = ("id", "link", "anchor", "verdict", "tone", "terminal", "judged")  # keys whose text is not shown
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word, or a few, and their meaning; ``words``: the spellings by which a report uses it, as
+    regular expressions, if not its name."""
+
+    name: str
+    meaning: str
+    words: tuple[str, ...] = ()
+
+    def occurs_in(self, text: str) -> bool:
+        """Return whether ``text`` has any of its spellings as a word of its own, or its plural."""
+        spellings = "|".join(self.words or (re.escape(self.name),))
+        return bool(re.search(rf"(?<!\w)({spellings})s?(?!\w)", text, re.IGNORECASE))
+
+
+class TermEntry(TypedDict):
+    """A term in report.json; ``id``: its anchor."""
+
+    id: str
+    name: str
+    meaning: str
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+GRADES = (
+    Term(
+        terms.SAME_CONFIGURATION,
+        "what was measured is the source's work, on devices that the source used",
+    ),
+    Term(terms.OTHER_HARDWARE, "what was measured is the source's work, on other devices"),
+    Term(
+        terms.SCALED_COPY,
+        "what was measured is smaller than the source's work, on other data, or otherwise "
+        "different, as the study or config.yaml says",
+    ),
+)
+FIRM = Term(
+    "firm",
+    f"said of a verdict that stays the same if the {_percent(ALPHA)} by which an interval may err "
+    "are divided by the number of claims in the report. It is at the source's own scale, and rests "
+    "on pairs that were less than half disturbed, and of whose kind equal sides were shown to be "
+    "equal",
+)
+DISTURBED_PAIR = Term(
+    "disturbed",
+    "said of a pair of slices: during one of them, other programs or the hypervisor used its "
+    f"cores for more than {_percent(DISTURBED)} of its time",
+)
+SESSION = Term(
+    "session",
+    f"restarts with gaps of at most {PAUSE.total_seconds() / 3600:g} hours, which "
+    "show how this machine was on that day",
+    ("(?<!Spark )(?<!idle )session",),
+)
+
+# What is run, and how it is compared.
+WORK = (
+    Term("study", "a table of a paper, or of several, as cells: models × variants × seeds"),
+    Term("source", "the publication whose numbers or claims a study compares with its own"),
+    Term("variant", "a strategy with options and settings, on some hardware, as a study names it"),
+    Term("strategy", "how training uses its devices: eager, ddp, gpipe, ..."),
+    Term("eager", "the strategy of plain PyTorch: one process on one device"),
+    Term("hardware", "a kind and number of devices, and of nodes; config.yaml names it"),
+    Term("device", "a GPU or, on a CPU, one core or as many as the hardware's threads say"),
+    Term(
+        "cell",
+        "one configuration with one seed: what is trained, kept and run again. A restart of a "
+        "pair is a cell, too",
+    ),
+    Term(
+        "seed",
+        "the number that decides what is random in a cell: the first weights, and the order and "
+        "augmentation of its samples",
+    ),
+    Term(
+        "group",
+        "the cells that differ only in their seed; of models that are taken together, the cells "
+        "of all of them",
+    ),
+    Term("rank", "one process of a run"),
+    Term(
+        "pair",
+        "two groups that take turns on the same devices, so that their times can be compared",
+    ),
+    Term("side", "one of the two groups that are compared"),
+    Term(
+        "turn",
+        "a side's steps between two stops while the other side waits: a tenth of a second long, or "
+        "one step of the slower side if that takes longer; a second on GPUs and with Horovod",
+    ),
+    Term(
+        "slice",
+        f"the turns of one side that add up to about {SLICE_SECONDS:g} s",
+    ),
+    Term(
+        "pair of slices",
+        "a slice of each side, measured together, turn by turn; it gives one ratio of "
+        "their times",
+        ("pairs? of slices",),
+    ),
+    DISTURBED_PAIR,
+    Term(
+        "restart",
+        "one start of both sides of a pair, in processes of their own. It gives one value, from "
+        "the ratios of its pairs of slices, and counts as a seed does",
+    ),
+    SESSION,
+    Term(
+        "equal sides (A/A)",
+        "a pair of a group with itself, which must come out equal; it shows whether pairs of its "
+        "kind (training or inference, devices, threads, nodes) can be trusted",
+        ("equal sides", "A/A"),
+    ),
+    Term(
+        "biased",
+        f"said of equal sides whose {_percent(1 - BIASED)} interval excludes 1: pairs of their "
+        "kind decide nothing",
+    ),
+    Term(
+        "not checked",
+        "said of equal sides that are neither biased nor shown to be equal within "
+        f"{_percent(EQUAL)}: no verdict on pairs of their kind is firm",
+    ),
+    Term("baseline", "the variant that a speedup is measured against"),
+    Term(
+        "shared",
+        "said of a cell during which other cells ran on such a machine, which may have slowed it; "
+        "of a pair, that jobs of others may have run on its nodes",
+        ("shared:", terms.SHARED_CELL),
+    ),
+    Term("min tail", str(Settings.model_fields["min_tail"].description)),
+    # How it is judged.
+    Term("series", "a metric's values over seeds or restarts"),
+    Term(
+        "reproduced",
+        f"measured here: mean ± standard deviation, or the range of fewer than {terms.FEWEST} "
+        "values; how many they are stands in brackets",
+    ),
+    Term(
+        "ratio",
+        "one number over another: beside a published number, ours over it; of a pair, the "
+        "baseline's time over the variant's; in a claim, the first side's number over the second's",
+    ),
+    Term(
+        "interval",
+        f"a range that contains the true mean with {_percent(1 - ALPHA)}, however often one looks "
+        f"while values are added. It takes {terms.FEWEST} values, and is wider than a t-interval, "
+        "which is for one look",
+    ),
+    Term(
+        "tolerance",
+        "how far apart two numbers may be and still count as equal: a share of a number or ratio "
+        f"(relative), or a difference of scores (accuracy), but at least {IMAGES} test images",
+    ),
+    Term(
+        "margin",
+        "how far a ratio may be from 1, or a difference from 0, and still count as no difference: "
+        "the claim's own, or the study's tolerance",
+    ),
+    Term(
+        "bound",
+        "the most that the devices of a comparison can give: the ratio of their cores or GPUs or, "
+        "if less, what a pipeline, or models side by side, can gain",
+    ),
+    Term("verdict", "how a number compares with its published value, or whether a claim holds"),
+    Term(
+        "reading",
+        "what a ratio of times, or a difference of accuracies, shows whatever is published: "
+        "faster, slower, higher, lower, equal within the tolerance, undecided or void",
+    ),
+    Term("void", "said of a reading that decides nothing, since equal sides differ", ("void:",)),
+    Term("claim", "a sentence of a source"),
+    Term("part", "one thing that a claim says, of the models, devices and settings that it names"),
+    Term(
+        "comparison",
+        "what a part of a claim rests on: the ratio (of scores, the difference) of two groups that "
+        "are alike in all that the part does not name; of some parts, a ratio over another, or "
+        "the largest of a group's numbers",
+    ),
+    Term("direction", "whether a number is above or below, or the same, as claimed"),
+    Term("size", "how large an effect is beside the published one"),
+    Term(
+        terms.CANNOT_BE_SHOWN,
+        "said of a size: the published one is outside the interval, and beyond the bound of the "
+        "devices here",
+    ),
+    Term(
+        "if the estimate stays",
+        "what a decision would take, if mean and spread stayed as they are: minutes by what a "
+        "restart or seed took here, and in brackets how many more of them",
+    ),
+    Term(
+        terms.TOO_CLOSE,
+        f"said of what not even {MOST:,} values would decide, if mean and spread stayed as they "
+        "are",
+    ),
+    FIRM,
+    Term(
+        "grade",
+        "how close what was measured is to what the source measured: "
+        f"{', '.join(terms.GRADES[:-1])} or {terms.GRADES[-1]}",
+    ),
+    *GRADES,
+    Term("(✓)", "before a verdict: the claim holds in direction, or in part"),
+    # What it rests on.
+    Term("certificate", "the record that a strategy computes what eager training does"),
+    Term("stack", "versions of the software, as a folder of lock files: current, paper"),
+    Term("deployment", "where a cell's software is: in images, on the host, in a user's Python"),
+    Term(
+        "image",
+        "an Apptainer file with a cell's software",
+        ("Apptainer image", "Image digest"),
+    ),
+    Term("evidence", "a study's results of one machine, in one file that is kept"),
+    Term(
+        "identity",
+        "what a measurement rests on: settings, code, software, data and weights of its cell",
+    ),
+    Term(
+        "code digest",
+        "a digest of all modules that a cell can reach, without comments and docstrings",
+    ),
+)
+
+# ---------------------------------------------------------------- verdicts
+
+UNDECIDED = Term(
+    terms.UNDECIDED,
+    "neither shown nor refuted: the interval allows both, or there are fewer than "
+    f"{terms.FEWEST} values. What a decision would take stands beside it",
+)
+OPPOSITE = Term(
+    terms.OPPOSITE,
+    "the whole interval lies on the other side of no effect (a ratio of 1, a difference of 0) than "
+    "what is published or claimed",
+)
+NOT_RUN = Term(terms.NOT_RUN, "it was not run on this machine; what it needs stands beside it")
+NOT_COMPARABLE = Term(
+    terms.NOT_COMPARABLE,
+    "the numbers measure different things, the published one is beyond the bound, or equal sides "
+    "differ; which of these stands beside it",
+)
+NOT_MEASURED = Term(
+    terms.NOT_MEASURED,
+    "nothing here measures it: a score after some steps of an epoch, a ratio of times that no pair "
+    "compares, or one for which no seed or restart has both numbers",
+)
+# A number beside its published value gets the first of these that applies.
+NUMBERS = (
+    NOT_RUN,
+    NOT_MEASURED,
+    Term(terms.NO_PUBLISHED_VALUE, "the source has none for it"),
+    NOT_COMPARABLE,
+    UNDECIDED,
+    OPPOSITE,
+    Term(
+        terms.AS_PUBLISHED,
+        "the whole interval lies within the tolerance t around the published value p; for a ratio, "
+        "between p/(1 + t) and p·(1 + t)",
+    ),
+    Term(
+        terms.SMALLER,
+        "the whole interval lies below the published value; of a ratio or an effect, on its side "
+        "of no effect",
+    ),
+    Term(
+        terms.LARGER,
+        "the whole interval lies above the published value; of a ratio or an effect, on its side "
+        "away from no effect",
+    ),
+    Term(
+        terms.NOT_TOLD_APART,
+        "the interval is too wide to say whether the size is as published, smaller or larger; what "
+        "a decision would take stands beside it",
+    ),
+)
+DIRECTIONS = (
+    Term(
+        terms.AS_CLAIMED,
+        "the whole interval lies on the claimed side; where two are claimed to be the same, within "
+        "the margin",
+    ),
+    OPPOSITE,
+    Term(
+        terms.NO_DIFFERENCE,
+        "the whole interval lies within the margin around no effect, and not on the claimed side",
+    ),
+    Term(
+        terms.DIFFERENT,
+        "where two are claimed to be the same: the whole interval lies outside the margin; where "
+        "one is claimed to be the largest: another is",
+    ),
+    UNDECIDED,
+)
+LACKS = (
+    NOT_RUN,
+    Term(
+        terms.FAILED_HERE,
+        "a side failed in some restart or seed; how and in how many stands beside it",
+    ),
+    Term(terms.NO_PAIR, "no pair compares the times of the two groups"),
+    NOT_COMPARABLE,
+    NOT_MEASURED,
+    Term("no cells", "not measured, as the study has no cells that the part is about"),
+)
+CLAIMS = (
+    Term(
+        terms.HOLDS,
+        "said of a claim: every measured part is as claimed, and each size, where one is stated, "
+        "is as published",
+    ),
+    Term(
+        terms.HOLDS_IN_DIRECTION,
+        "every measured part is as claimed, but a size is smaller, larger, not told apart, or "
+        "cannot be shown here",
+    ),
+    Term(terms.HOLDS_IN_PART, "some parts are as claimed, others are refuted"),
+    Term(terms.FAILS, "the claim is refuted, and no part is as claimed"),
+    Term(
+        terms.IMPOSSIBLE,
+        "whatever is measured, it cannot be true: it is beyond what the source's own devices can "
+        "give, or the source's own numbers contradict it",
+    ),
+    UNDECIDED,
+    Term(terms.REPORTED, "shown, and not judged: the source asks a question and claims nothing"),
+    Term(terms.NOT_TESTED, "no part of the claim was measured; what is lacking stands beside it"),
+    Term(
+        "where tested",
+        "only some parts of the claim, or comparisons, were measured; how many, and what the others "
+        "lack, stands in brackets",
+    ),
+)
+# By the name of their table in docs/; some verdicts are in several.
+TABLES = {
+    "terms": WORK,
+    "numbers": NUMBERS,
+    "directions": DIRECTIONS,
+    "lacks": LACKS,
+    "claims": CLAIMS,
+}
+ALL = {term.name: term for table in TABLES.values() for term in table}
+
+
+def sentence(term: Term) -> str:
+    """Return a term and its meaning as a sentence of a caption."""
+    return f"{term.name.capitalize()}: {term.meaning.rstrip('.')}."
+
+
+def used(report: Mapping[str, object]) -> list[TermEntry]:
+    """Return the terms that the texts of ``report`` (report.json) use, by name."""
+    text = " ".join(" ".join(_texts(report)).split())
+    found = [term for term in ALL.values() if term.occurs_in(text)]
+    return [
+        {"id": anchor("term", term.name), "name": term.name, "meaning": term.meaning}
+        for term in sorted(found, key=lambda term: term.name.lower())
+    ]
+
+
+def _texts(shown: object, key: str = "") -> Iterator[str]:
+    """Yield every text that a reader of the report sees or hears, also in drawings."""
+    if isinstance(shown, str) and key == "svg":
+        for drawn in re.findall(r"<text\b[^>]*>(.*?)</text>", shown, re.DOTALL):
+            yield html.unescape(re.sub(r"<[^>]*>", "", drawn))
+    elif isinstance(shown, str):
+        yield shown
+    elif isinstance(shown, Mapping):
+        for name, value in shown.items():
+            if name not in SILENT:
+                yield from _texts(value, str(name))
+    elif isinstance(shown, Sequence):
+        for each in shown:
+            yield from _texts(each, key)
