@@ -403,7 +403,9 @@ def test_two_studies_may_share_a_cell(tmp_path):
 def test_the_report_ends_with_the_terms_that_it_uses_and_no_others(made):
     data, html, pdf, _ = made
     before, _, end = html.partition('<section id="terms"')
-    text = " ".join("".join(Page(before).text).split())
+    page = Page(before)
+    spoken = (attributes.get("aria-label", "") for _, attributes in page.elements)
+    text = " ".join(" ".join([*page.text, *spoken]).split())
     names = [name.strip() for name in re.findall(r"<dt>(.*?)<dd>", end)]
     used = [term.name for term in glossary.ALL.values() if term.occurs_in(text)]
     assert sorted(names) == sorted(used)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -15,7 +14,8 @@ from parbench.verdicts import terms
 from parbench.verdicts.pairs import BIASED, EQUAL, PAUSE
 from parbench.verdicts.sequential import ALPHA, IMAGES, MOST
 
-SILENT = ("id", "link", "anchor", "verdict", "tone", "terminal", "judged")  # keys whose text is not shown
+# Keys of report.json whose texts are not shown.
+SILENT = ("id", "link", "anchor", "verdict", "tone", "terminal", "judged")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,7 @@ WORK = (
     ),
     Term(
         "pair of slices",
-        "a slice of each side, measured together, turn by turn; it gives one ratio of "
-        "their times",
+        "a slice of each side, measured together, turn by turn; it gives one ratio of their times",
         ("pairs? of slices",),
     ),
     DISTURBED_PAIR,
@@ -349,8 +348,8 @@ CLAIMS = (
     Term(terms.NOT_TESTED, "no part of the claim was measured; what is lacking stands beside it"),
     Term(
         "where tested",
-        "only some parts of the claim, or comparisons, were measured; how many, and what the others "
-        "lack, stands in brackets",
+        "only some parts of the claim, or comparisons, were measured; how many, and what the "
+        "others lack, stands in brackets",
     ),
 )
 # By the name of their table in docs/; some verdicts are in several.
@@ -369,9 +368,9 @@ def sentence(term: Term) -> str:
     return f"{term.name.capitalize()}: {term.meaning.rstrip('.')}."
 
 
-def used(report: Mapping[str, object]) -> list[TermEntry]:
-    """Return the terms that the texts of ``report`` (report.json) use, by name."""
-    text = " ".join(" ".join(_texts(report)).split())
+def used(page: str) -> list[TermEntry]:
+    """Return the terms that ``page``, a report as HTML, uses, by name."""
+    text = _text(page)
     found = [term for term in ALL.values() if term.occurs_in(text)]
     return [
         {"id": anchor("term", term.name), "name": term.name, "meaning": term.meaning}
@@ -379,17 +378,9 @@ def used(report: Mapping[str, object]) -> list[TermEntry]:
     ]
 
 
-def _texts(shown: object, key: str = "") -> Iterator[str]:
-    """Yield every text that a reader of the report sees or hears, also in drawings."""
-    if isinstance(shown, str) and key == "svg":
-        for drawn in re.findall(r"<text\b[^>]*>(.*?)</text>", shown, re.DOTALL):
-            yield html.unescape(re.sub(r"<[^>]*>", "", drawn))
-    elif isinstance(shown, str):
-        yield shown
-    elif isinstance(shown, Mapping):
-        for name, value in shown.items():
-            if name not in SILENT:
-                yield from _texts(value, str(name))
-    elif isinstance(shown, Sequence):
-        for each in shown:
-            yield from _texts(each, key)
+def _text(page: str) -> str:
+    """Return what a reader of ``page`` sees or hears."""
+    page = re.sub(r"<(style|script)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    spoken = re.findall(r'aria-label="([^"]*)"', page)
+    shown = re.sub(r"<[^>]*>", " ", page)
+    return " ".join(html.unescape(" ".join([shown, *spoken])).split())

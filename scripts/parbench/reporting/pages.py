@@ -1,4 +1,4 @@
-"""Make pages of docs/ from other files: tables of studies, metrics and terms, and what was measured.
+"""Make pages of docs/ from other files: studies, metrics, terms, and what was measured.
 
 PYTHONPATH=scripts python -m parbench.reporting.pages  # from the project's folder
 

@@ -36,7 +36,7 @@ def page(template: str, data: Mapping[str, object]) -> str:
     )
 
 
-def render_html(data: dict) -> str:
+def render_html(data: Mapping[str, object]) -> str:
     """Return the report as HTML."""
     return page("template.html.j2", data)
 

@@ -14,6 +14,7 @@ from typing import TypedDict
 from parbench.equivalence.certificate import Certificates
 from parbench.files import write_json
 from parbench.reporting import certificates, claim_tables, glossary, in_turns, panels, sections
+from parbench.reporting.render import render_html
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableEntry
@@ -89,7 +90,7 @@ def collect(
         "terms": [],
         "judged": claims_json.record(judged),
     }
-    return {**made, "terms": glossary.used(made)}
+    return {**made, "terms": glossary.used(render_html(made))}
 
 
 def _names(studies: list[StudyResults]) -> str:
