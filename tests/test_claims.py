@@ -808,8 +808,11 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     for text in (made["sentence"], made["figure"]["title"], "Two are faster than one."):
         assert squeezed(text) in first
     assert made["sentence"].startswith("Of 1 claim, 1 holds in direction only. 1 of its 1 part")
-    parts = ("f-claims", "t-claims-each", "summary")
+    parts = ("f-claims", "t-claims-each", "summary", "terms")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
+    listed = {term["name"] for term in data["terms"]}
+    assert {terms.HOLDS_IN_DIRECTION, "(✓)", "firm", terms.FAILED_HERE} < listed
+    assert not {terms.HOLDS_IN_PART, terms.IMPOSSIBLE, "no cells"} & listed
     assert squeezed("Contradictions among the published numbers") in squeezed(pdf_text(pdf))
 
 
