@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items):
     """Give each file to one worker, and all users of an expensive fixture to one worker; what is
     scattered goes to the worker that is free.
 
-    Tests that take minutes are skipped unless PARBENCH_REQUIRE names `whole`.
+    Tests that take minutes are skipped unless PARBENCH_REQUIRE contains `whole` or `all`.
     """
     long = pytest.mark.skip(reason="takes minutes: PARBENCH_REQUIRE=whole make test")
     for item in items:
@@ -41,6 +41,25 @@ def pytest_collection_modifyitems(items):
         shared = {"cluster", "quickstart"} & set(item.fixturenames)
         group = min(shared) if shared else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Fail a skipped test where PARBENCH_REQUIRE contains `all`, unless it is for a GPU."""
+    return (yield) if item.get_closest_marker("gpu") else _failed_if_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    """Fail a file of tests that is skipped, as `pytest_runtest_makereport` does with a test."""
+    return _failed_if_skipped((yield))
+
+
+def _failed_if_skipped(report):
+    if report.skipped and require.required("all"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        report.outcome, report.longrepr = "failed", f"{reason}, and PARBENCH_REQUIRE contains all"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,7 @@
-"""Skip tests whose tools are missing; fail them where PARBENCH_REQUIRE names the tool."""
+"""Skip tests whose tools are missing; fail them where PARBENCH_REQUIRE names the tool, or `all`.
+
+With `all`, a test that is skipped for any other reason fails, too (tests/conftest.py).
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,13 @@ def require(tool: str) -> None:
 
 
 def required(name: str) -> bool:
-    """Return whether PARBENCH_REQUIRE contains ``name``.
+    """Return whether PARBENCH_REQUIRE contains ``name`` or `all`.
 
     Beside tools, it may name `whole`: all of what tests otherwise skip, or take a part of, to be
     short.
     """
-    return name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split()
+    names = os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split()
+    return name in names or "all" in names
 
 
 def require_package(name: str, module: str) -> None:

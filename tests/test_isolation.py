@@ -95,3 +95,43 @@ def test_a_test_that_leaves_a_process_behind_fails_and_the_process_is_ended(used
     assert "import signal; signal.pause()" in done.stdout
     running = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
     assert not [words for words in running if str(used / "tests/test_leaving.py") in words]
+
+
+SKIPPING = """
+import pytest
+
+def test_for_lack_of_a_tool():
+    pytest.skip("no such tool")
+
+@pytest.mark.whole
+def test_of_minutes():
+    pass
+
+@pytest.mark.gpu
+@pytest.mark.skipif(True, reason="no GPU")
+def test_of_a_gpu():
+    pass
+"""
+SKIPPED_FILE = "import pytest\npytest.importorskip('no_such_package', reason='no such package')\n"
+
+
+def test_where_all_is_required_only_a_gpu_may_be_missing(used):
+    (used / "tests/test_skipping.py").write_text(SKIPPING)
+    (used / "tests/test_skipped_file.py").write_text(SKIPPED_FILE)
+    files = ["tests/test_skipping.py", "tests/test_skipped_file.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    command.append("--continue-on-collection-errors")
+    for required, status, counts in (
+        ("", 0, "4 skipped"),
+        ("all", 1, "1 failed, 1 passed, 1 skipped, 1 error"),
+    ):
+        done = subprocess.run(
+            command,
+            cwd=used,
+            env={**os.environ, "PARBENCH_REQUIRE": required},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert counts in done.stdout
+    assert "no such tool, and PARBENCH_REQUIRE contains all" in done.stdout

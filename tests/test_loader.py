@@ -75,6 +75,7 @@ def test_augmentation_does_not_depend_on_the_batch():
     assert torch.equal(backwards.flip(0), whole)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_gives_the_same_bits():
     data = made_up()

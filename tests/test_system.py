@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -52,8 +51,7 @@ def machine(tmp_path) -> Machine:
 
 
 def test_apt_is_asked_for_what_is_lacking_and_no_service_starts(machine):
-    if os.getuid():
-        pytest.skip("only root installs")
+    machine.stub("id", "echo 0")
     machine.stub(
         "apt-get",
         f"""echo "$*" >>"{machine.calls}"
@@ -107,8 +105,7 @@ def test_another_distribution_is_told_the_packages_in_its_own_words(machine, sys
 
 
 def test_java_is_one_that_the_distribution_has(machine):
-    if os.getuid():
-        pytest.skip("only root installs")
+    machine.stub("id", "echo 0")
     machine.stub("apt-get", f'echo "$*" >>"{machine.calls}"')
     machine.stub("apt-cache", "exit 100")  # Debian 13
     assert machine.run("java").returncode == 0
