@@ -43,7 +43,7 @@ def section(studies: list[StudyResults]) -> CertificatesSection | None:
     ]
     heads = [
         ("", ["Model", "Strategy"]),
-        ("", ["Arithmetic", "BatchNorm", "Comparisons"]),
+        ("", ["Arithmetic", "BatchNorm", "Configurations"]),
         ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
         ("", ["Allowed error", "Verdict", "Certificate"]),
     ]
@@ -64,9 +64,9 @@ def _where(place: str, study: StudyResults) -> str:
 
 
 def _row(where: str, texts: list[str]) -> list[TableCell]:
-    *keys, comparisons = texts[:5]
+    *keys, configurations = texts[:5]
     tone = TONES.get(texts[-1], "plain")
-    cells = [*map(TableCell, keys), count_cell(int(comparisons)), *map(TableCell, texts[5:-1])]
+    cells = [*map(TableCell, keys), count_cell(int(configurations)), *map(TableCell, texts[5:-1])]
     return [*cells, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 

@@ -55,7 +55,7 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         "Compared in turns",
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
         [_row(study, pair, scaled_by_group, judged, notes) for pair in pairs],
-        caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
+        caption="Both sides of a pair took turns on the same devices, slice by slice, in "
         "each of several restarts. A disturbed pair of slices is measured again and left out, or "
         f"used if fewer than {LEAST_PAIRS} others remain in its restart. Other programs' load can "
         "slow the side with more cores more. In brackets: the ratio with all disturbed pairs of "

@@ -29,7 +29,7 @@ from parbench.runs.metrics import METRICS
 from parbench.runs.parts import Environment
 from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.groups import Group
-from parbench.verdicts.pairs import Restart, restart
+from parbench.verdicts.pairs import LEAST_PAIRS, Restart, restart
 
 LOG_LINES = 20  # the last lines shown of a failed cell's log
 FACTS = (  # of a cell's environment, besides those shared with other cells
@@ -197,7 +197,7 @@ def restarts_table(study: StudyResults, known: Environments) -> TableEntry | Non
         return None
     columns = [
         "Status",
-        "Ratio",
+        "Times as fast",
         "Pairs of slices",
         "Load of others (cores)",
         "Ran (UTC)",
@@ -215,10 +215,10 @@ def restarts_table(study: StudyResults, known: Environments) -> TableEntry | Non
         "Restarts of pairs",
         [("", ["Restart", "Compares"]), ("", columns)],
         [_restart_row(run, of_cell[cell], known) for cell, run in study.runs.pairs.items()],
-        caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
-        "is. Disturbed pairs of slices are left out if two others remain. Load of others: how many "
-        "of its cores other programs and the hypervisor kept busy, on average over all slices. To "
-        f"measure a restart again, use its name: {command}",
+        caption="Every restart behind the ratios above. Disturbed pairs of slices are left out if "
+        f"{LEAST_PAIRS} others remain. Load of others: how many of its cores other programs and "
+        "the hypervisor kept busy, on average over all slices. To measure a restart again, use its "
+        f"name: {command}",
     )
 
 
