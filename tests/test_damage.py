@@ -24,6 +24,7 @@ from parbench.audit import checks
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.plan import config_files, expansion, published
+from parbench.plan.places import shown
 from parbench.verdicts import evidence
 from workspace import ROOT
 
@@ -80,10 +81,15 @@ def damaged_values(draw: st.DrawFn, value: Any) -> Any:
     return value
 
 
-def read_or_refused(read: Callable[[], object]) -> None:
-    """Call ``read``; any error but a ParbenchError is a fault of ours."""
-    with contextlib.suppress(ParbenchError), contextlib.redirect_stdout(io.StringIO()):
-        read()
+def read_or_refused(read: Callable[[], object], path: Path) -> None:
+    """Call ``read``; any error but a ParbenchError that names the file ``path`` is our fault."""
+    message = shown(path)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            read()
+    except ParbenchError as error:
+        message = str(error)
+    assert message.startswith(shown(path))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +97,8 @@ def folder(tmp_path_factory) -> Path:
     """Return a folder with config.yaml, studies and published values, deep in an empty one."""
     folder = tmp_path_factory.mktemp("damage") / "a/b/c/d/e"
     (folder / "studies").mkdir(parents=True)
-    (folder / "containers").symlink_to(ROOT / "containers")
+    for part in ("containers", "studies/published"):
+        (folder / part).symlink_to(ROOT / part)
     return folder
 
 
@@ -120,7 +127,7 @@ def test_a_damaged_configuration(folder, name, damage):
     def check(drawn: Any) -> None:
         content = drawn if isinstance(drawn, bytes) else yaml.safe_dump(drawn).encode()
         path = folder / ("mine.yaml" if name == "config.yaml" else name)
-        read_or_refused(lambda: plan_with(path, name, content))
+        read_or_refused(lambda: plan_with(path, name, content), path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("parbench.plan.places.ROOT", folder)
@@ -140,7 +147,8 @@ def test_damaged_claims(folder, damage):
         read_or_refused(
             lambda: list(
                 checks.of_claims(published.claims(path), rows, checks.DatasetAssumptions())
-            )
+            ),
+            path,
         )
 
     check()
@@ -148,7 +156,7 @@ def test_damaged_claims(folder, damage):
 
 @pytest.mark.parametrize("damage", [damaged_bytes, damaged_values])
 def test_damaged_published_values(folder, damage):
-    path = folder / "published" / "mine.csv"
+    path = folder / "own" / "mine.csv"
     path.parent.mkdir(exist_ok=True)
     whole = (ROOT / "studies/published/published_results.csv").read_text().splitlines(True)[:40]
     rows = list(csv.reader(whole))
@@ -162,7 +170,7 @@ def test_damaged_published_values(folder, damage):
             with open(path, "w", newline="") as file:
                 rows = [row if isinstance(row, list) else [row] for row in drawn]
                 csv.writer(file).writerows(rows)
-        read_or_refused(lambda: main(["audit", str(path)]))
+        read_or_refused(lambda: main(["audit", str(path)]), path)
 
     check()
 
@@ -187,7 +195,7 @@ def test_damaged_evidence(folder, damage):
             with contextlib.suppress(ValueError):
                 drawn = content | {"digest": files.digest(content)}
         path.write_bytes(drawn if isinstance(drawn, bytes) else json.dumps(drawn).encode())
-        read_or_refused(lambda: evidence.unpack(path, folder / "out"))
+        read_or_refused(lambda: evidence.unpack(path, folder / "out"), path)
 
     check()
     assert outside == {each for each in folder.parents[3].rglob("*") if folder not in each.parents}

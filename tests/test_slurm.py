@@ -43,7 +43,7 @@ SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 
 @pytest.fixture
 def config() -> Config:
-    """Return config.yaml for the partitions above."""
+    """Return config.yaml, with `--config` for the partitions above."""
     hardware = {
         "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
         "cpu2t4": {"device": "cpu", "devices": 2, "threads": 4, "slurm": {"partition": "cpu"}},
@@ -131,7 +131,7 @@ def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, a
 
 def test_a_partition_that_does_not_exist_is_named_with_its_key(config, tmp_path):
     config.slurm.partition = "gpus"
-    expected = "^config.yaml: slurm.partition: there is no partition 'gpus'; did you mean 'gpu"
+    expected = "^--config: slurm.partition: there is no partition 'gpus'; did you mean 'gpu"
     with pytest.raises(ParbenchError, match=expected):
         slurm.check(SITE, config, "a100x2")
     own = tmp_path / "mine.yaml"

@@ -69,16 +69,16 @@ def arguments(
 def read(
     configfiles: Sequence[str | Path] = (),
     changes: YamlMapping | None = None,
-    option: str = "--config",
+    changed_by: str = "--config",
 ) -> Config:
-    """Return config.yaml overridden by ``configfiles``, then by ``changes`` (of ``option``).
+    """Return config.yaml overridden by ``configfiles``, then by ``changes``.
 
     Its studies are named, not the paths of their files. Raises ParbenchError, which names the file
-    or option that sets the wrong key.
+    that sets the wrong key, or calls ``changes`` ``changed_by``: an option or command.
     """
     files = [places.ROOT / "config.yaml", *configfiles]
     layers = [ConfigLayer(shown(file), read_yaml(file), file) for file in files]
-    return checked(ConfigLayers((*layers, ConfigLayer(option, changes or {}))))
+    return checked(ConfigLayers((*layers, ConfigLayer(changed_by, changes or {}))))
 
 
 def checked(layers: ConfigLayers) -> Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 import pydantic
 from pydantic import ConfigDict, Field, WrapValidator, create_model, model_validator
 from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from parbench.errors import ParbenchError
@@ -188,13 +189,13 @@ def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails)
             context = found.get("ctx", {})
             return Problem([*keys, *context["keys"]], context["sentence"], context["last"])
         case "extra_forbidden":
-            key = str(place[-1])
-            sentence = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
-            return Problem([], sentence, key)
+            key, above = str(place[-1]), _keys(place[:-1], value)
+            known = nearest(key, _fields_at(kind, above))
+            return Problem(above, f"unknown key {brief(key)!r} (value {text}){known}", key)
         case "missing":
-            field = kind.model_fields.get(str(place[-1]))  # None: in a dataclass
-            sentence = missing_key(str(place[-1]), field.description if field else None)
-            return Problem(_keys(place[:-1], value), sentence)
+            key, above = str(place[-1]), _keys(place[:-1], value)
+            field = _fields_at(kind, above).get(key)
+            return Problem(above, missing_key(key, field.description if field else None))
         case "literal_error":
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
         case "value_error":  # the model's own full sentence
@@ -206,6 +207,17 @@ def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails)
     field = kind.model_fields.get(str(keys[0])) if keys else None
     meaning = f"; `{keys[0]}`: {field.description}" if field and field.description else ""
     return Problem(keys, f"value {text} {plain(message)}{meaning}")
+
+
+def _fields_at(kind: type[pydantic.BaseModel], keys: Sequence[Key]) -> dict[str, FieldInfo]:
+    """Return the fields of the model that ``keys`` of a ``kind`` lead to; none if it is not one."""
+    for key in keys:
+        field = kind.model_fields.get(str(key))
+        below = field.annotation if field else None
+        if not (isinstance(below, type) and issubclass(below, pydantic.BaseModel)):
+            return {}
+        kind = below
+    return kind.model_fields
 
 
 def _keys(place: tuple[Key, ...], value: Any) -> list[Key]:
