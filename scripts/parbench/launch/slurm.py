@@ -126,7 +126,7 @@ def check(cluster: Cluster, config: Config, name: str) -> None:
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
         problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-    raise ParbenchError(f"{config.where(*key)}: {'.'.join(key)}: {problem}")
+    raise ParbenchError(f"{config.stated_in(*key)}: {'.'.join(key)}: {problem}")
 
 
 # ---------------------------------------------------------------- what a cell asks for

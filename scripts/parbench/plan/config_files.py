@@ -85,7 +85,7 @@ def checked(layers: ConfigLayers) -> Config:
     """Return the configuration that ``layers`` state, validated; ParbenchError as ``read``."""
     named_in = layers.last_that_sets(["studies"])
     where = f"{named_in.name}: studies"
-    if named_in.file is None and named_in.name != "--config":
+    if named_in.file is None and named_in.name != "--config":  # as in `--study`, it names a study
         where = named_in.name
     stated = layers.merged()
     studies = _by_name(stated.get("studies"), where)
@@ -97,7 +97,7 @@ def checked(layers: ConfigLayers) -> Config:
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
         near = nearest(stack, stacks)
-        raise ParbenchError(f"{result.where('stack')}: stack: unknown value {stack!r}{near}")
+        raise ParbenchError(f"{result.stated_in('stack')}: stack: unknown value {stack!r}{near}")
     return result
 
 

@@ -371,7 +371,7 @@ class Config(StrictModel):
         """Return the files and options that state this configuration."""
         return self._layers
 
-    def where(self, *keys: Key) -> str:
+    def stated_in(self, *keys: Key) -> str:
         """Return the file or option that sets the key reached by ``keys``, for a message."""
         return self._layers.last_that_sets(keys).name
 
@@ -389,7 +389,7 @@ class Config(StrictModel):
         ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images
         or the Python cannot run.
         """
-        where, settings = self.where("deployment"), self.images.settings
+        where, settings = self.stated_in("deployment"), self.images.settings
         if isinstance(self.deployment, Python):
             return deployment.of_python(self.deployment.python, settings, where)
         return deployment.resolve(self.deployment, self.stack, settings, where, typed)

@@ -138,11 +138,11 @@ def plan(
     """
     for study in config.override:
         if not places.study(study).exists():
-            where = config.where("override", study)
+            where = config.stated_in("override", study)
             hint = nearest(study, places.studies())
             raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
     for name, weights in config.weights.items():
-        consistency.check_weights(f"weights.{name}", weights, config.where("weights", name))
+        consistency.check_weights(f"weights.{name}", weights, config.stated_in("weights", name))
     result = Plan.without_cells(config)
     result.decided = decided.read()
     why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))
@@ -187,7 +187,7 @@ class Expansion:
 
     ``cells`` and ``not_run`` are as in Plan. What it finds wrong is in a file that was read before:
     messages begin with ``where``, the study's file, which every check is handed; those on a key of
-    the configuration begin with ``config.where(*keys)``, the file or option that sets that key.
+    the configuration begin with ``config.stated_in(*keys)``, the file or option that sets that key.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Expansion:
     def _overridden(self, *keys: str) -> tuple[str, str]:
         """Return a key of the study's `override`, in full, and the file that states it."""
         key = ["override", self.name, *keys]
-        return ".".join(key), self.config.where(*key)
+        return ".".join(key), self.config.stated_in(*key)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield (model, variant) of each group, and its cell without id and seed."""

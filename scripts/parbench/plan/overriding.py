@@ -52,4 +52,4 @@ def _message(expand: Callable[[Config], object], config: Config) -> str | None:
 def _caused_by(keys: Keys, config: Config, error: ParbenchError) -> ParbenchError:
     value = value_at(config.layers.merged(), keys)
     fits = "does not fit" if isinstance(value, dict) else f"value {words_of(value)} does not fit"
-    return ParbenchError(f"{config.where(*keys)}: {dotted(keys)}: {fits}: {error}")
+    return ParbenchError(f"{config.stated_in(*keys)}: {dotted(keys)}: {fits}: {error}")
