@@ -396,7 +396,10 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     paths = constructed.write_study(tmp_path, study, groups, published=published)
     made = {"studies": [{"name": "paper"}], "claims": None, "turns": "Compared in turns: nothing."}
     constructed.write_json(tmp_path / "results/report.json", made)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/final.html").write_text("")
     lines = run_program(tmp_path, "closing").stdout.splitlines()
+    assert lines[-1] == "reports/final.html#terms says what these words mean"
     assert lines[0] == "paper (stack current, deployment host)"
     eager, ddp, gpipe, horovod = lines[3:7]
     for told in ("90.0 ? 0.0 %", "101.2 ? 0.6 s", "larger than published: accuracy"):
