@@ -111,7 +111,7 @@ def plan_with(path: Path, name: str, content: bytes) -> None:
         config_files.study("quickstart")
         damaged = config_files.read()
     damaged = damaged.model_copy(update={"deployment": "host", "studies": ["quickstart"]})
-    expansion.plan(damaged, damaged.resolved_deployment(), (), {}, lambda group, cell: None)
+    expansion.plan(damaged, damaged.resolved_deployment(), lambda group, cell: None)
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "studies/quickstart.yaml"])

@@ -198,7 +198,7 @@ def test_it_is_run_as_a_side_alone(study):
 def test_the_deployment_that_was_typed_is_typed_again(study):
     changes = {"studies": ["own"], "deployment": "host", "timeout_seconds": 60}
     config = config_files.read([], changes)
-    plan = expansion.plan(config, config.resolved_deployment(), [], changes)
+    plan = expansion.plan(config, config.resolved_deployment())
     assert plan.studies["own"].arguments[2:] == ["deployment=host"]
 
 

@@ -46,18 +46,22 @@ _DECISIVE = (
 )
 
 
-def arguments(
-    study: str, configfiles: Sequence[str | Path] = (), changes: YamlMapping | None = None
-) -> list[str]:
-    """Return the Snakemake arguments that run ``study`` with these files and ``--config`` values.
+def arguments(study: str, layers: ConfigLayers) -> list[str]:
+    """Return the Snakemake arguments that run ``study`` with what overrides config.yaml.
 
     They are the same however the user typed the run: paths are those of ``shown``, keys are sorted.
     """
-    paths = [shown(os.path.abspath(file)) for file in configfiles]
+    changes: YamlMapping = {}
+    paths: list[str] = []
+    for layer in layers.overlays:
+        if layer.file is None:
+            changes = merged(changes, layer.content)
+        else:
+            paths.append(shown(os.path.abspath(layer.file)))
     files = list(itertools.dropwhile(lambda path: path == "config.yaml", paths))
     values = [
         f"{key}={value if isinstance(value, str) else canonical_json(value)}"
-        for key, value in sorted((changes or {}).items())
+        for key, value in sorted(changes.items())
         if key in _DECISIVE
     ]
     overlay = ["--configfile", *files] if files else []

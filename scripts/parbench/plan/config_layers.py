@@ -33,6 +33,11 @@ class ConfigLayers:
 
     layers: tuple[ConfigLayer, ...]
 
+    @property
+    def overlays(self) -> tuple[ConfigLayer, ...]:
+        """Return the layers that override config.yaml."""
+        return self.layers[1:]
+
     def merged(self) -> YamlMapping:
         """Return the configuration, not validated."""
         return reduce(merged, (layer.content for layer in self.layers))
@@ -56,7 +61,7 @@ class ConfigLayers:
             path
             for path in stated
             if path[0] == "override"
-            or (base.sets(path) and any(layer.sets(path) for layer in self.layers[1:]))
+            or (base.sets(path) and any(layer.sets(path) for layer in self.overlays))
         ]
         sizes = range(max(map(len, single), default=0) - 1, 1, -1)
         above = [

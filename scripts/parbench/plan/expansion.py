@@ -126,15 +126,12 @@ def unavailable_as_planned(studies: list[str]) -> WhyUnavailable:
 def plan(
     config: Config,
     deployment: Deployment,
-    configfiles: Sequence[str | Path] = (),
-    changes: YamlMapping | None = None,
     why_unavailable: WhyUnavailable | None = None,
 ) -> Plan:
     """Expand all studies of ``config`` into cells that run in ``deployment``.
 
-    ``configfiles`` and ``changes`` (of ``--config``) are what overrides config.yaml: plans keep
-    them for the commands that rebuild a number. ``why_unavailable`` returns why a cell cannot run;
-    by default, what this machine lacks. Raises ParbenchError, which names study, key and value.
+    ``why_unavailable`` returns why a cell cannot run; by default, what this machine lacks. Raises
+    ParbenchError, which names study, key and value.
     """
     for study in config.override:
         if not places.study(study).exists():
@@ -150,7 +147,7 @@ def plan(
         restarts = result.decided.restarts
         expanded = Expansion(name, config, why_unavailable, deployment, restarts)
         expanded.check_override()
-        arguments = config_files.arguments(name, configfiles, changes)
+        arguments = config_files.arguments(name, config.layers)
         try:
             result.studies[name] = expanded.plan(arguments)
         except ParbenchError as error:
@@ -179,7 +176,7 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
     places.require_root("parbench")
     changes: YamlMapping = {"studies": list(studies)} if studies else {}
     config = config_files.read(configfiles, changes, "--study")
-    return plan(config, config.resolved_deployment(), configfiles)
+    return plan(config, config.resolved_deployment())
 
 
 class Expansion:

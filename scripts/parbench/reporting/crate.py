@@ -265,9 +265,7 @@ def write(
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
     why_unavailable = expansion.unavailable_as_planned(config.studies)
-    plan = expansion.plan(
-        config, config.resolved_deployment(), configfiles, changes, why_unavailable
-    )
+    plan = expansion.plan(config, config.resolved_deployment(), why_unavailable)
     crate = Crate(plan, finished(plan))
     crate.describe(license_address or LICENSE)
     crate.add_actions(inputs(plan, config.stack, configfiles), agent)

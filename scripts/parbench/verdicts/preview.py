@@ -275,7 +275,7 @@ def show(study: str, configfiles: Sequence[Path]) -> None:
     config = config_files.read(configfiles, changes, "parbench study check")
     deployment = config.resolved_deployment()
     consistency.checked_claims()
-    plan = expansion.plan(config, deployment, configfiles, changes)
+    plan = expansion.plan(config, deployment)
     (name,) = config.studies
     runnable = plan.runnable(name)
     remaining = [cell for cell in runnable if state.state(cell, plan)[0] != "done"]

@@ -188,8 +188,8 @@ def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str])
     deployment = config.resolved_deployment()
     software = CompletedSoftware(deployment)  # before anything is timed
     why_unavailable = expansion.unavailable_here(config, software)
-    _check(expansion.plan(config, deployment, configfiles, changes, why_unavailable))
-    plan, _ = _decided(lambda: expansion.plan(config, deployment, configfiles, changes), minutes)
+    _check(expansion.plan(config, deployment, why_unavailable))
+    plan, _ = _decided(lambda: expansion.plan(config, deployment), minutes)
     print_text("\n".join(_summary(plan)))
 
 
@@ -208,7 +208,7 @@ def decide_for_report(arguments: Sequence[str]) -> None:
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
         why_unavailable = expansion.unavailable_as_planned(config.studies)
-        return expansion.plan(config, deployment, options.configfile, changes, why_unavailable)
+        return expansion.plan(config, deployment, why_unavailable)
 
     _, measured = _decided(planned, config.budget_minutes, arguments)
     # A deleted result is measured again here: Snakemake considers its tables up to date.
@@ -220,7 +220,7 @@ def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
     """Print the claims that are refuted, impossible as stated or undecided; return 1 if any is."""
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
-    plan = expansion.plan(config, config.resolved_deployment(), configfiles, changes)
+    plan = expansion.plan(config, config.resolved_deployment())
     done = [cell for study in plan.studies for cell in _done(study, plan)]
     judged = plan_results.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]

@@ -63,7 +63,7 @@ def write(
     config = config_files.read(configfiles)
     config = config.model_copy(update={"deployment": "host"}) if bare else config
     deployment = config.resolved_deployment()
-    plan = expansion.plan(config, deployment, configfiles)
+    plan = expansion.plan(config, deployment)
     contents = _needed(plan, deployment, stack, bare, most_mib)
     name = f"parbench-{bundle.version()}.tar{'.gz' * bare}"  # git ignores it
     out = (out or Path(name)).absolute()

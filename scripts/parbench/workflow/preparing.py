@@ -50,4 +50,4 @@ def prepare(arguments: Sequence[str]) -> None:
         why_unavailable = slurm.why_unavailable(slurm_cluster.ask(), config, software)
     else:
         why_unavailable = expansion.unavailable_here(config, software)
-    expansion.plan(config, deployment, files, changes, why_unavailable)
+    expansion.plan(config, deployment, why_unavailable)

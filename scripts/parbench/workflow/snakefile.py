@@ -142,9 +142,7 @@ class WorkflowRun:
             why_unavailable = expansion.unavailable_as_planned(config.studies)
         # Only the report needs claims, after hours of training, but a typo should be found first.
         consistency.checked_claims()
-        return expansion.plan(
-            config, self.deployment, invocation.configfiles, invocation.changes, why_unavailable
-        )
+        return expansion.plan(config, self.deployment, why_unavailable)
 
     @property
     def prepares_here(self) -> bool:
