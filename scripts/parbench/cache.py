@@ -29,7 +29,7 @@ def folder() -> Path:
     if BUNDLE.is_dir():
         return BUNDLE / "cache"
     if folder := os.environ.get("PARBENCH_CACHE"):
-        return files.user_path(folder).absolute()
+        return files.user_path(folder, "PARBENCH_CACHE").absolute()
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError:

@@ -76,25 +76,30 @@ def _sync_folder(path: Path) -> None:
             raise
 
 
-def user_path(text: str) -> Path:
+def user_path(text: str, where: str = "") -> Path:
     """Return the path that a user wrote, with ~ and $VARIABLES expanded as by a shell.
 
-    Raises ParbenchError for a user or a variable that does not exist, and for a name that is not
-    UTF-8, which a JSON file could not contain.
+    ``where`` it was written, if that is not the command line: a key with its file, or a variable.
+    Raises ParbenchError, beginning with it, for a user or a variable that does not exist, and for a
+    name that is not UTF-8, which a JSON file could not contain.
     """
+    where = where and f"{where}: "
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ParbenchError(
-            f"{os.fsencode(text)}: this name is not UTF-8; rename the file or folder"
+            f"{where}{os.fsencode(text)}: this name is not UTF-8; rename the file or folder"
         ) from None
     path = os.path.expanduser(os.path.expandvars(text))
     if path.startswith("~"):
         user = path.split("/")[0]
-        raise ParbenchError(f"{text}: the home folder of {user} is unknown; write the whole path")
+        raise ParbenchError(
+            f"{where}{text}: the home folder of {user} is unknown; write the whole path"
+        )
     if unknown := re.search(r"\$(\w+|\{[^}]*\})", path):
         raise ParbenchError(
-            f"{text}: the environment has no variable {unknown[0]}; set it, or write the whole path"
+            f"{where}{text}: the environment has no variable {unknown[0]}; set it, or write the "
+            "whole path"
         )
     return Path(path)
 

@@ -52,7 +52,7 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
     def content(self) -> bytes:
         """Return the verified bytes. Raises ParbenchError if they differ from the digest."""
         if self.path:
-            path = files.user_path(self.path)
+            path = files.user_path(self.path, "path")
             try:
                 return download.verify(path, self.size, self.sha256).read_bytes()
             except ValueError as reason:
@@ -201,7 +201,7 @@ class TextSource(Source, frozen=True):
         contents = {}
         for name, file in VOCABULARIES.items():
             if self.vocabularies:
-                path = files.user_path(self.vocabularies) / name
+                path = files.user_path(self.vocabularies, "vocabularies") / name
                 file = file.model_copy(update={"path": str(path)})
             contents[name] = file.content().decode()
         id_by_word = {word: at for at, word in enumerate(contents["vocab.txt"].splitlines())}

@@ -63,7 +63,7 @@ def of_python(path: str, settings: ImageSettings, where: str) -> Deployment:
     """
     # Links are not resolved, since the program of a virtual environment is one.
     try:
-        found = interpreter.required(os.path.abspath(user_path(path)))
+        found = interpreter.required(os.path.abspath(user_path(path, interpreter.KEY)))
     except ParbenchError as error:
         raise ParbenchError(f"{where}: {error}") from None
     reason = "`deployment` says so"

@@ -163,7 +163,7 @@ def _by_name(studies: Yaml, where: str) -> Yaml:
         if not isinstance(entry, str) or not ("/" in entry or entry.endswith((".yaml", ".yml"))):
             names.append(entry)
             continue
-        path = Path(os.path.abspath(user_path(entry)))
+        path = Path(os.path.abspath(user_path(entry, where)))
         if path.suffix != ".yaml" or not path.is_file():
             raise ParbenchError(
                 f"{where}: {entry!r}: no such file; name a study by the path of its .yaml "

@@ -95,7 +95,11 @@ def model_name(name: str, entry: ModelEntry, study: Path) -> str:
         raise ParbenchError(f"{where}: the entry also has `model`; keep one of the two")
     if models.exists(name):
         raise ParbenchError(f"{where}: {name} is one of parbench's models; rename the entry")
-    path = Path(os.path.abspath(study.parent / user_path(entry.file)))
+    path = Path(
+        os.path.abspath(
+            study.parent / user_path(entry.file, f"{places.shown(study)}: models.{name}.file")
+        )
+    )
     if path.is_dir():
         raise ParbenchError(f"{where}: a folder; name the model's file")
     return model_files.give(name, path, places.shown(study), key)

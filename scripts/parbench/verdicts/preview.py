@@ -95,7 +95,7 @@ def _data(plan: Plan, measured: Measured) -> Iterator[str]:
         if path is None:
             there = (places.RESULTS / "data" / name / "digest.json").exists()
             yield f"{name}: {'exists' if there else 'the first run downloads or makes it'}"
-        elif user_path(path).exists():
+        elif user_path(path, f"datasets.{name}.path").exists():
             yield f"{name}: {path}"
         else:
             yield f"{name}: {path} does not exist, and no cell runs without it"

@@ -86,7 +86,7 @@ class Kind(Source, frozen=True):
     def _archive(self) -> Path:
         if not self.path:
             return download.fetch(self.urls, self.size, self.sha256)
-        path = files.user_path(self.path)
+        path = files.user_path(self.path, "path")
         try:
             return download.verify(path, self.size, self.sha256)
         except ValueError as reason:

@@ -58,7 +58,7 @@ class Kind(Source, frozen=True):
 
     def folder(self) -> Path:
         """Return ``path`` with ~ and variables expanded."""
-        return files.user_path(self.path)
+        return files.user_path(self.path, "path")
 
     def images(self) -> list[Path]:
         """Return the paths of all images."""
