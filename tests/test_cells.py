@@ -11,13 +11,14 @@ import re
 import pytest
 
 import constructed
-from parbench import decided, identity, models, packages, strategies
+from parbench import decided, identity, machine, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.decided import Decided
 from parbench.errors import ParbenchError
-from parbench.measure import provenance
+from parbench.measure import metrics_types, provenance
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.options import all_options
+from parbench.runs import parts, records
 from parbench.software import Software
 from parbench.verdicts import plan_results
 from parbench.verdicts.forecast import forecast
@@ -407,3 +408,39 @@ def test_the_command_of_a_cell_says_what_to_make_first(tmp_path):
     words = ["--configfile", "mine.yaml", "vit.ddp.cpu2.s0"]
     said = work.parbench("command", *words).stderr
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in said
+
+
+OLDER = {"oversubscribed", "input_seconds"}  # only in files of older versions
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (metrics_types.RunJson, records.CellRun),
+        (metrics_types.PairRunJson, records.PairRun),
+        (metrics_types.PairSideJson, parts.Side),
+        (metrics_types.SliceJson, parts.Slice),
+        (metrics_types.EnvironmentJson, parts.Environment),
+        (metrics_types.InterpreterJson, parts.Interpreter),
+        (metrics_types.MemoryJson, parts.Memory),
+        (metrics_types.DeviceMemoryJson, parts.DeviceMemory),
+        (metrics_types.PeakMemoryJson, parts.PeakMemory),
+        (metrics_types.InferenceJson, parts.Inference),
+        (metrics_types.TokensJson, parts.Tokens),
+        (metrics_types.EpochJson, parts.Epoch),
+        (metrics_types.BesideJson, parts.Beside),
+        (metrics_types.ResumedJson, parts.Resumed),
+        (metrics_types.PhaseSecondsJson, parts.PhaseSeconds),
+        (metrics_types.RankPhasesJson, parts.RankPhases),
+        (metrics_types.PhasesJson, parts.Phases),
+        (metrics_types.OperatorJson, parts.Operator),
+        (metrics_types.ProfiledJson, parts.Profiled),
+        (metrics_types.OperatorsJson, parts.Operators),
+        (machine.Description, parts.Machine),
+        (machine.Card, parts.Accelerator),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_what_is_written_has_the_keys_that_are_read(written, read):
+    keys = written.__required_keys__ | written.__optional_keys__
+    assert keys == read.model_fields.keys() - OLDER

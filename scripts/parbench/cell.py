@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, final
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -23,6 +23,7 @@ IMPLIED = (*TUNING, *SCHEDULE, "normalization")
 # By name, the options of a model or strategy; the schemas in its file say which values they take.
 Options = dict[str, Any]
 OptionSchema = dict[str, Any]  # a JSON schema, with `description`, `default` and perhaps `implied`
+Fields = dict[str, Any]  # in JSON, the fields of one of the classes below
 
 # Values of settings.
 Optimizer = Literal["sgd", "adamw"]
@@ -153,7 +154,7 @@ class Training:
         object.__setattr__(self, "learning_rate_steps", tuple(self.learning_rate_steps))
 
     @property
-    def tuned(self) -> dict[str, Any]:
+    def tuned(self) -> dict[str, object]:
         """The settings in TUNING that differ from their defaults."""
         values = {key: getattr(self, key) for key in TUNING}
         return {key: value for key, value in values.items() if value != getattr(Training, key)}
@@ -173,12 +174,56 @@ class RunSettings:
     python: str | None = None  # path of the user's own Python, which runs the ranks
     keeps_weights: bool = False  # another cell predicts with these weights
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Fields:
         """Return the JSON object for cell.json, with `python` only if it is set."""
         content = asdict(self)
         if self.python is None:
             del content["python"]
         return content
+
+
+class ModelJson(TypedDict):
+    """`model` of cell.json; without `pretrained`, the seed draws the weights."""
+
+    name: str
+    options: Options
+    pretrained: NotRequired[Fields]
+
+
+class SideJson(TypedDict):
+    """A cell in JSON; as a side of a pair it has no more than this."""
+
+    id: str
+    model: ModelJson
+    strategy: Fields
+    hardware: Fields
+    dataset: Fields
+    training: Fields
+    stack: str
+    deployment: str
+    seed: int
+    trained_by: NotRequired[str]
+
+
+@final
+class CellJson(SideJson):
+    """The content of cell.json of a cell."""
+
+    schema_version: int
+    run: Fields
+
+
+class PairJson(TypedDict):
+    """The content of cell.json of a pair."""
+
+    schema_version: int
+    kind: Literal["pair"]
+    id: str
+    seed: int
+    variants: int
+    inference: bool
+    sides: list[SideJson]
+    run: Fields
 
 
 @dataclass(frozen=True)
@@ -206,9 +251,14 @@ class Cell:
         return (self,)
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Cell:
+    def of(cls, content: CellJson) -> Cell:
         """Return the cell described by the JSON object ``content``, which is assumed valid."""
-        model = dict(content["model"])
+        return cls.of_side(content, content["run"])
+
+    @classmethod
+    def of_side(cls, content: SideJson, run: Fields) -> Cell:
+        """Return the cell described by ``content``, with the settings ``run`` of its pair."""
+        model: Fields = {**content["model"]}
         if "pretrained" in model:
             model["pretrained"] = Pretrained(**model["pretrained"])
         return cls(
@@ -221,28 +271,59 @@ class Cell:
             stack=content["stack"],
             deployment=content["deployment"],
             seed=content["seed"],
-            run=RunSettings(**content["run"]),
+            run=RunSettings(**run),
             trained_by=content.get("trained_by"),
         )
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> CellJson:
         """Return the content of cell.json."""
-        head = {"schema_version": SCHEMA_VERSION}
-        content: dict[str, Any] = {**head, **asdict(self), "run": self.run.json()}
-        if self.model.pretrained is None:
-            del content["model"]["pretrained"]
+        content: CellJson = {
+            "schema_version": SCHEMA_VERSION,
+            **self._side(),
+            "run": self.run.json(),
+        }
+        if self.trained_by is not None:
+            content["trained_by"] = self.trained_by
+        return content
+
+    def side_json(self) -> SideJson:
+        """Return the entry of this side in its pair's cell.json."""
+        content = self._side()
+        if self.trained_by is not None:
+            content["trained_by"] = self.trained_by
+        return content
+
+    def _side(self) -> SideJson:
+        return {
+            "id": self.id,
+            "model": self._model(),
+            "strategy": asdict(self.strategy),
+            "hardware": asdict(self.hardware),
+            "dataset": asdict(self.dataset),
+            "training": self._training(),
+            "stack": self.stack,
+            "deployment": self.deployment,
+            "seed": self.seed,
+        }
+
+    def _model(self) -> ModelJson:
+        model: ModelJson = {"name": self.model.name, "options": asdict(self.model)["options"]}
+        if self.model.pretrained is not None:
+            model["pretrained"] = asdict(self.model.pretrained)
+        return model
+
+    def _training(self) -> Fields:
+        training = asdict(self.training)
         if self.training.max_length is None:
-            del content["training"]["max_length"], content["training"]["padding"]
+            del training["max_length"], training["padding"]
         for key in IMPLIED:
-            if content["training"][key] == getattr(Training, key):
-                del content["training"][key]
+            if training[key] == getattr(Training, key):
+                del training[key]
         if self.training.tf32 == TF32(
             False, False
         ):  # written as older cells have it, so that they keep their ids
-            content["training"]["tf32"] = False
-        if self.trained_by is None:
-            del content["trained_by"]
-        return content
+            training["tf32"] = False
+        return training
 
 
 @dataclass(frozen=True)
@@ -281,30 +362,38 @@ class Pair:
         return self.sides[0].dataset
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Pair:
+    def of(cls, content: PairJson) -> Pair:
         """Return the pair described by the JSON object ``content``, which is assumed valid."""
-        sides = (Cell.of({**side, "run": content["run"]}) for side in content["sides"])
-        fields = {key: content[key] for key in ("id", "seed", "variants", "inference")}
-        return cls(sides=tuple(sides), **fields)
+        return cls(
+            content["id"],
+            content["seed"],
+            tuple(Cell.of_side(side, content["run"]) for side in content["sides"]),
+            content["variants"],
+            content["inference"],
+        )
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> PairJson:
         """Return the content of cell.json."""
-        sides = [side.json() for side in self.sides]
-        for side in sides:
-            del side["schema_version"], side["run"]
-        fields = {"seed": self.seed, "variants": self.variants, "inference": self.inference}
-        head = {"schema_version": SCHEMA_VERSION, "kind": "pair", "id": self.id}
-        return {**head, **fields, "sides": sides, "run": self.run.json()}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "pair",
+            "id": self.id,
+            "seed": self.seed,
+            "variants": self.variants,
+            "inference": self.inference,
+            "sides": [side.side_json() for side in self.sides],
+            "run": self.run.json(),
+        }
 
 
-def of(content: dict[str, Any]) -> Cell | Pair:
+def of(content: CellJson | PairJson) -> Cell | Pair:
     """Return the cell or pair that is the content of a cell.json.
 
     Raises LookupError, TypeError, ValueError or AttributeError for any other content.
     """
     if content["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
-    return (Pair if content.get("kind") == "pair" else Cell).of(content)
+    return Pair.of(content) if "sides" in content else Cell.of(content)
 
 
 def read(path: str | os.PathLike[str]) -> Cell | Pair:

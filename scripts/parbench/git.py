@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TypedDict
 
 from parbench import variables
 from parbench.errors import ParbenchError
+
+
+class GitState(TypedDict):
+    """The commit of a checkout, and whether it has uncommitted changes; None if unknown."""
+
+    git_commit: str | None
+    git_dirty: bool | None
 
 
 def run(folder: Path, *words: str) -> str:
@@ -53,7 +61,7 @@ def run(folder: Path, *words: str) -> str:
     raise ParbenchError(f"git {words[0]} in {folder}: {reason}")
 
 
-def state(folder: Path) -> dict:
+def state(folder: Path) -> GitState:
     """Return {"git_commit", "git_dirty"} of the checkout ``folder``; both None without git.
 
     Changes in reports/evidence do not make it dirty: they do not affect measurements.

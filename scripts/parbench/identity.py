@@ -12,11 +12,11 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from parbench import cell as cells
 from parbench import packages, probe
-from parbench.cell import Cell, Pair
+from parbench.cell import Cell, CellJson, Pair, PairJson, SideJson
 from parbench.data import pretrained, saved_weights
 from parbench.files import digest, read_record
 from parbench.measure import provenance
@@ -24,6 +24,26 @@ from parbench.measure import provenance
 Names = tuple[provenance.Names, ...]  # of each side
 Labels = tuple[str | None, ...]  # of each side's image, None on the host
 SETTINGS = ("strategy", "dataset", "training", "deployment")
+
+
+class MeasuredIn(TypedDict):
+    """The part of `environment` of metrics.json that an identity has."""
+
+    code: dict[str, str]
+    image: str | None
+    python: str
+    packages: dict[str, str]
+    dataset_digest: str
+
+
+class IdentityJson(TypedDict):
+    """An identity, as a checkpoint has it."""
+
+    cell: CellJson | PairJson
+    code: Mapping[str, str]
+    software: Mapping[str, str]
+    data: Mapping[str, str | None]
+    weights: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -44,13 +64,25 @@ class Identity:
     weights: Mapping[str, str | None]
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Identity:
+    def of(cls, content: IdentityJson) -> Identity:
         """Return the identity that ``json`` described."""
-        return cls(**{**content, "cell": cells.of(content["cell"])})
+        return cls(
+            cells.of(content["cell"]),
+            content["code"],
+            content["software"],
+            content["data"],
+            content["weights"],
+        )
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> IdentityJson:
         """Return a JSON object with all of it."""
-        return {**vars(self), "cell": self.cell.json()}
+        return {
+            "cell": self.cell.json(),
+            "code": self.code,
+            "software": self.software,
+            "data": self.data,
+            "weights": self.weights,
+        }
 
     def changes_since(self, then: Identity) -> list[str]:
         """Return what changed since the measurement of ``then``, in words; empty if it is valid."""
@@ -183,7 +215,7 @@ def _published(sha256: str, conversion: int) -> str:
 
 
 def recorded(
-    cell: Cell | Pair, environments: Sequence[Mapping[str, Any]], weights: str | None = None
+    cell: Cell | Pair, environments: Sequence[MeasuredIn], weights: str | None = None
 ) -> Identity:
     """Return the identity of a measurement of ``cell``.
 
@@ -216,23 +248,28 @@ def recorded(
 # ---------------------------------------------------------------- settings
 
 
-def settings_of(cell: dict[str, Any]) -> dict[str, Any]:
+def settings_of(cell: CellJson | PairJson) -> dict[str, object]:
     """Return the part of a cell.json that determines its measurement.
 
     That is all but names, seed and `run`. The cell's id has its seed and a digest of this part.
     """
     if "sides" in cell:
-        sides = {f"side {n}": settings_of(side) for n, side in enumerate(cell["sides"], 1)}
+        sides = {f"side {n}": _settings_of_side(side) for n, side in enumerate(cell["sides"], 1)}
         return {**sides, "variants": cell["variants"], "inference": cell["inference"]}
+    return _settings_of_side(cell)
+
+
+def _settings_of_side(cell: SideJson) -> dict[str, object]:
     hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
-    model = dict(cell["model"])
-    if "pretrained" in model:
-        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
+    model = {**cell["model"]}
+    if start := cell["model"].get("pretrained"):
+        model["pretrained"] = {key: start[key] for key in start if key != "weights"}
     keys = SETTINGS
     # The deployment of the user's own Python has a digest of its packages; `stack` is its path.
     keys += ("stack",) * (not cell["deployment"].startswith(probe.LABEL))
     keys += ("trained_by",) * ("trained_by" in cell)
-    return {**{key: cell[key] for key in keys}, "model": model, "hardware": hardware}
+    stated: Mapping[str, object] = cell
+    return {**{key: stated[key] for key in keys}, "model": model, "hardware": hardware}
 
 
 # ---------------------------------------------------------------- changes, in words

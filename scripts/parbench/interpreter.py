@@ -14,10 +14,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from parbench import probe, variables
 from parbench.errors import ParbenchError, sentence
+
+if TYPE_CHECKING:
+    from parbench.probe import PythonFacts
 
 KEY = "`deployment: {python: ...}`"
 REQUIRED = ("torch", "torchvision", "numpy", "safetensors")  # needed by every cell
@@ -29,7 +32,7 @@ class OwnPython:
     """The Python at ``path``, as config.yaml names it; ``found``: see probe.this_python."""
 
     path: str
-    found: dict[str, Any]
+    found: PythonFacts
 
     @property
     def label(self) -> str:
@@ -113,7 +116,7 @@ def ask(python: str) -> OwnPython:
         ) from None
     lines = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
     try:
-        found = json.loads(done.stdout.strip().splitlines()[-1])
+        found: PythonFacts = json.loads(done.stdout.strip().splitlines()[-1])
         version = tuple(map(int, found["version"].split(".")))
     except (LookupError, TypeError, ValueError, AttributeError):
         raise ParbenchError(

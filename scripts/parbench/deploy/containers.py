@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from parbench import cache
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build
 from parbench.deploy.recipes import Image, ImageSettings, image, of_cell
 from parbench.files import read_record
+from parbench.measure.environment import ImageFacts
 
 ROOT = Path(__file__).resolve().parents[3]
 # The images that most studies need; the others are for texts, Spark and ZeRO.
@@ -38,7 +38,13 @@ def obstacle(stack: str, settings: ImageSettings) -> str | None:
 # ---------------------------------------------------------------- ensure
 
 
-def ensure(wanted: Image, settings: ImageSettings) -> dict[str, Any]:
+class BuiltImage(ImageFacts):
+    """What is known of an image, and the path of its file or folder."""
+
+    path: str
+
+
+def ensure(wanted: Image, settings: ImageSettings) -> BuiltImage:
     """Build the image unless it exists, and return its facts and ``path``, a file or a folder.
 
     Concurrent calls build it once. Raises ParbenchError.
@@ -108,7 +114,7 @@ def work_folders(*more: Path) -> list[Path]:
     return folders
 
 
-def of_sides(cell: Cell | Pair, plan: Path) -> list[dict[str, Any] | None]:
+def of_sides(cell: Cell | Pair, plan: Path) -> list[BuiltImage | None]:
     """Build the image of each side of ``cell`` if needed; return their facts, None on the host.
 
     ``plan``: results/plan/images.json, written by the workflow.
@@ -119,7 +125,7 @@ def of_sides(cell: Cell | Pair, plan: Path) -> list[dict[str, Any] | None]:
     return [ensure(of_cell(side, settings), settings) for side in cell.sides]
 
 
-def planned(stack: str, settings: ImageSettings) -> dict[str, Any]:
+def planned(stack: str, settings: ImageSettings) -> dict[str, object]:
     """Return the content of results/plan/images.json."""
     return {"stack": stack, "settings": asdict(settings)}
 

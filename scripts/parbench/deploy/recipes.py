@@ -12,12 +12,12 @@ import functools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from parbench import cache, strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.files import digest, read_record, read_text, sha256_file
+from parbench.measure.environment import ImageFacts
 
 RECIPES = Path(__file__).resolve().parents[3] / "containers"
 LAYOUT = 2  # raise it to stop the use of images that older versions built
@@ -68,7 +68,7 @@ class Image:
         return self.beside(".unpacked")
 
     @property
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> ImageFacts | None:
         """{label, python, packages, sha256} of an existing image; None if it does not exist."""
         exists = self.path.is_file() and self.beside(".json").is_file()
         keys = ("label", "python", "packages", "sha256")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parbench import (
     cache,
@@ -27,8 +27,10 @@ from parbench.cell import (
     TUNING,
     Cell,
     Dataset,
+    Fields,
     Hardware,
     Model,
+    Options,
     RunSettings,
     Strategy,
     Training,
@@ -38,6 +40,15 @@ from parbench.measure import provenance
 from parbench.variables import PROGRAM
 
 if TYPE_CHECKING:
+    from parbench.equivalence.certificate_types import (
+        CertificateContent,
+        CertificateEnvironment,
+        CertificateJson,
+        CertificateRow,
+        CertifiedEntry,
+        Combination,
+        GroupOfPlan,
+    )
     from parbench.runs.records import Trained  # needs pydantic, which no image for training has
 
 SCHEMA_VERSION = 1
@@ -65,7 +76,7 @@ def image_of(place: str) -> str | None:
     return None if without else place.partition("-")[0]
 
 
-def combination(cell: Cell) -> dict[str, Any]:
+def combination(cell: Cell) -> Combination:
     """Return the part of a cell that a certificate must match, besides its arithmetic.
 
     It includes only the name of the model, since certificates are made with small versions.
@@ -80,17 +91,23 @@ def combination(cell: Cell) -> dict[str, Any]:
     }
 
 
-def tuned(training: Mapping) -> dict[str, Any]:
+def tuned(training: Fields) -> Fields:
     """Return the settings for speed (TUNING) that differ from their defaults."""
     settings = {key: training[key] for key in TUNING if key in training}
     return {key: value for key, value in settings.items() if value != getattr(Training, key)}
 
 
-def required(plans: Iterable[Mapping], place: str) -> list[dict]:
-    """Return the entries to certify for the cells of ``plans`` that run in ``place``, each once."""
+def groups_of(plans: Iterable[Path]) -> list[GroupOfPlan]:
+    """Return the groups in the files ``plans``. Raises ParbenchError if one is unreadable."""
+    return [group for plan in map(files.read_json, plans) for group in plan["groups"]]
+
+
+def required(groups: Iterable[GroupOfPlan], place: str) -> list[CertifiedEntry]:
+    """Return the entries to certify for the cells of ``groups`` that run in ``place``, each
+    once."""
     image = image_of(place)
-    entries = {}
-    for group in (group for plan in plans for group in plan["groups"]):
+    entries: dict[tuple[str, str, str], CertifiedEntry] = {}
+    for group in groups:
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
         model = group.get("network") or group["model"]
         elsewhere = image not in (None, strategies.image(group["strategy"], model))
@@ -100,10 +117,16 @@ def required(plans: Iterable[Mapping], place: str) -> list[dict]:
         device = group["hardware"]["device"]
         if device not in KINDS or no_certificate or elsewhere or devices > MOST_DEVICES:
             continue
-        entry = {"model": model} | {key: group[key] for key in ("strategy", "options")}
-        entry |= {"device": device, "devices": devices}
-        entry |= {key: group["training"][key] for key in ("precision", "batch_norm")}
-        entry |= {"tuned": tuned(group["training"])}
+        entry: CertifiedEntry = {
+            "model": model,
+            "strategy": group["strategy"],
+            "options": group["options"],
+            "device": device,
+            "devices": devices,
+            "precision": group["training"]["precision"],
+            "batch_norm": group["training"]["batch_norm"],
+            "tuned": tuned(group["training"]),
+        }
         entries[entry["model"], entry["strategy"], files.canonical_json(entry)] = entry
     return [entries[key] for key in sorted(entries)]
 
@@ -112,8 +135,8 @@ def cell_of(
     model: str,
     strategy: str,
     devices: int,
-    options: dict,
-    tuned: dict | None = None,
+    options: Options,
+    tuned: Fields | None = None,
     device: str = "cpu",
 ) -> Cell:
     """Return the cell that a trial runs: the small version of ``model`` on ``devices`` cores or
@@ -149,13 +172,19 @@ def cell_of(
     )
 
 
-def cell_for(entry: Mapping) -> Cell:
+def cell_for(entry: CertifiedEntry) -> Cell:
     """Return the cell that trials of ``entry``, one of `required`, run."""
-    names = ("model", "strategy", "devices", "options", "tuned", "device")
-    return cell_of(*(entry[name] for name in names))
+    return cell_of(
+        entry["model"],
+        entry["strategy"],
+        entry["devices"],
+        entry["options"],
+        entry["tuned"],
+        entry["device"],
+    )
 
 
-def content(todo: Iterable[Mapping], place: str) -> str:
+def content(todo: Iterable[CertifiedEntry], place: str) -> str:
     """Return a digest of all that the certificate of ``todo``, entries of `required`, depends on.
 
     That is the code and the host's packages used by certification and by the certified cells. The
@@ -175,7 +204,7 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
 
     ``python``: the path of a Python of the user's own, if ``place`` is its label.
     """
-    todo = required(map(files.read_json, plans), place)
+    todo = required(groups_of(plans), place)
     seen = machine.describe(), machine.available()["cuda"]
     key = files.digest([content(todo, place), sys.version, *seen])
     environment = None if python is None else interpreter.environment(python)
@@ -200,21 +229,28 @@ def make(plans: list[Path], place: str, out: Path, python: str | None = None) ->
     files.write_json(out, read(cached))
 
 
-def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
+def write(
+    out: Path, place: str, environment: CertificateEnvironment, rows: list[CertificateRow]
+) -> CertificateJson:
     """Write a certificate, with its digest, and return it."""
-    certificate = {"schema_version": SCHEMA_VERSION, "place": place, "environment": environment}
-    certificate["rows"] = rows
-    certificate["digest"] = files.digest(certificate)
+    content: CertificateContent = {
+        "schema_version": SCHEMA_VERSION,
+        "place": place,
+        "environment": environment,
+        "rows": rows,
+    }
+    certificate: CertificateJson = {**content, "digest": files.digest(content)}
     files.write_json(out, certificate)
     return certificate
 
 
-def read(source: Path) -> dict[str, Any]:
+def read(source: Path) -> CertificateJson:
     """Return the certificate in ``source``. Raises ParbenchError if it is invalid or was
     changed."""
-    certificate = files.read_json(source)
+    certificate: CertificateJson = files.read_json(source)
     fix = "delete it and run again"
-    if not isinstance(certificate, dict) or certificate.get("schema_version") != SCHEMA_VERSION:
+    is_object = isinstance(certificate, dict)
+    if not is_object or certificate.get("schema_version") != SCHEMA_VERSION:
         raise ParbenchError(f"{source}: not a certificate of this version; {fix}")
     content = {key: value for key, value in certificate.items() if key != "digest"}
     if certificate.get("digest") != files.digest(content):
@@ -226,27 +262,28 @@ IN_HALF = "products in float32"
 QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
 
 
-def summary(rows: Iterable[Mapping]) -> list[list[str]]:
+def summary(rows: Iterable[CertificateRow]) -> list[list[str]]:
     """Return a table row for each model, strategy, arithmetic and BatchNorm mode.
 
     A row has these, the numbers of options and devices, the worst error of each of the QUANTITIES
     over them, the bound, and the verdict.
     """
-    rows_by_key: dict[tuple[str, ...], list[Mapping]] = {}
+    rows_by_key: dict[tuple[str, ...], list[CertificateRow]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
         settings = (f"{name} {value}".lower() for name, value in row.get("tuned", {}).items())
         place = ["on GPUs"] if row.get("device", "cpu") != "cpu" else []
-        key = (key[0], ", ".join([row["strategy"], *place, *settings]), *key[1:])
+        strategy = ", ".join([row["strategy"], *place, *settings])
+        key = (row["model"], strategy, row["arithmetic"], row["batch_norm"])
         rows_by_key.setdefault(key, []).append(row)
     return [[*key, *_worst(group)] for key, group in rows_by_key.items()]
 
 
-def _worst(rows: list[Mapping]) -> Iterator[str]:
+def _worst(rows: list[CertificateRow]) -> Iterator[str]:
     yield str(len({files.canonical_json([row["options"], row["devices"]]) for row in rows}))
     for quantity in QUANTITIES:
         errors = [row["error"] for row in rows if row["quantity"] == quantity]
-        yield "no number" if None in errors else shown(max(errors)) if errors else ""
+        known = [error for error in errors if error is not None]
+        yield "no number" if len(known) < len(errors) else shown(max(known)) if known else ""
     bounds = sorted(row["bound"] for row in rows if row["quantity"] != IN_HALF)
     yield " to ".join(dict.fromkeys(map(shown, (bounds[:1] + bounds[-1:]))))
     yield DIFFERS if any(row["verdict"] == DIFFERS for row in rows) else EQUAL
@@ -295,9 +332,7 @@ class Certificates:
         if training.precision not in ALSO_IN:
             return f"precision {training.precision} is not"
         required = combination(trained.cell)
-        # Certificates of earlier versions lack the keys `tuned` and `device`.
-        rows = [{"tuned": {}, "device": "cpu"} | row for row in self.all[place]["rows"]]
-        rows = [row for row in rows if required.items() <= row.items()]
+        rows = [row for row in self.all[place]["rows"] if _matches(row, required)]
         if not rows:
             kind = "GPUs" if required["device"] == "cuda" else "devices"
             return f"this combination of model, strategy, options and {kind} is not"
@@ -313,11 +348,19 @@ class Certificates:
         return next(map(error_text, differing), None)
 
 
-def _kind(row: Mapping) -> tuple[str, str]:
+def _matches(row: CertificateRow, required: Combination) -> bool:
+    """Return whether ``row`` is of the combination ``required``.
+
+    Certificates of earlier versions lack the keys `tuned` and `device`.
+    """
+    return {"tuned": {}, "device": "cpu", **row}.items() >= required.items()
+
+
+def _kind(row: CertificateRow) -> tuple[str, str]:
     return row["arithmetic"], row["batch_norm"]
 
 
-def error_text(row: Mapping) -> str:
+def error_text(row: CertificateRow) -> str:
     """Return a sentence about a row that differs from eager training."""
     where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
     if row["reason"] is not None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -35,7 +36,7 @@ from parbench import (
 from parbench.cell import Cell
 from parbench.equivalence import certificate, trials
 from parbench.equivalence.certificate import DIFFERS, EQUAL
-from parbench.equivalence.trials import Trial
+from parbench.equivalence.trials import Errors, Trial, TrialResult
 from parbench.errors import ParbenchError
 from parbench.launch import outcome, ranks
 from parbench.measure import provenance
@@ -43,13 +44,20 @@ from parbench.software import Software
 from parbench.training import launched
 from parbench.variables import PROGRAM
 
+if TYPE_CHECKING:
+    from parbench.equivalence.certificate_types import (
+        CertificateEnvironment,
+        CertificateRow,
+        RowStart,
+    )
+
 LIMIT_SECONDS = 600  # limit for all trials of one launch
 RANK = (str(PROGRAM), "trials")
 
 # ---------------------------------------------------------------- all trials, in their processes
 
 
-def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[dict]:
+def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[CertificateRow]:
     """Run the trials ``todo`` and return the rows of a certificate, in the same order.
 
     A trial that differs is repeated with another batch where the difference may be mere rounding
@@ -71,10 +79,11 @@ def certify(todo: list[Trial], program: Sequence[str] = RANK) -> list[dict]:
     return [row for group in rows for row in group]
 
 
-def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, dict | str]]:
+def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, TrialResult]]:
     """Run the trials ``todo``; return each with its errors by quantity, or why it failed."""
-    results: dict[int, dict | str] = {}
-    unlaunched, indices_by_place = [], {}
+    results: dict[int, TrialResult] = {}
+    unlaunched: list[int] = []
+    indices_by_place: dict[str, list[int]] = {}
     for index, trial in enumerate(todo):
         if strategies.of(trial.cell).ranks_per_node == 1:
             unlaunched.append(index)
@@ -110,7 +119,7 @@ def _tried(todo: list[Trial], program: Sequence[str]) -> list[tuple[Trial, dict 
     return [(trial, results[index]) for index, trial in enumerate(todo)]
 
 
-def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[dict | str]:
+def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[TrialResult]:
     """Launch ranks of ``program`` to run ``todo``; return each trial's errors, or why it failed."""
     state = Path(tempfile.mkdtemp(dir=work))
     out, log = state / "out.json", state / "log.txt"
@@ -129,30 +138,30 @@ def _launched(program: Sequence[str], todo: list[Trial], work: Path) -> list[dic
     started = ranks.Ranks(programs, count, state, log)
     ranks.run(started, LIMIT_SECONDS)
     failure = outcome.failure_of(started)
-    results = files.read_json(out) if out.exists() else []
+    results: list[TrialResult] = files.read_json(out) if out.exists() else []
     if failure is not None or len(results) < len(todo):
         why = failure.sentence if failure else "no result"
         results += [why] * (len(todo) - len(results))
     return results
 
 
-def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
+def _rows(trial: Trial, result: TrialResult) -> Iterator[CertificateRow]:
     """Yield a row for each quantity in ``result``, or one with the reason why there is none."""
-    errors, reason = ({"all": None}, result) if isinstance(result, str) else (result, None)
+    errors: Errors = {"all": None} if isinstance(result, str) else result
     bound = trials.ARITHMETIC[trial.arithmetic].bound
-    row = {
+    row: RowStart = {
         **certificate.combination(trial.cell),
         "arithmetic": trial.arithmetic,
         "batch_norm": trial.batch_norm,
         "batch": trial.batch,
         "code": provenance.combined(provenance.code_of(trial.cell)),
         "bound": bound,
-        "reason": reason,
+        "reason": result if isinstance(result, str) else None,
     }
     for quantity, error in errors.items():
         equal = error is not None and error <= bound
         verdict = EQUAL if equal else DIFFERS
-        yield row | {"quantity": quantity, "error": error, "verdict": verdict}
+        yield {**row, "quantity": quantity, "error": error, "verdict": verdict}
 
 
 # ---------------------------------------------------------------- the program
@@ -192,7 +201,7 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
             {entry["precision"]} & set(certificate.ALSO_IN),
             entry["batch_norm"] == certificate.SYNCHRONIZED,
         )
-        for entry in certificate.required(map(files.read_json, plans), place)
+        for entry in certificate.required(certificate.groups_of(plans), place)
         # Trials on GPUs run only where there are enough of them.
         if entry["device"] == "cpu" or entry["devices"] <= torch.cuda.device_count()
     )
@@ -202,7 +211,7 @@ def _distinct(those: Iterable[list[Trial]]) -> list[Trial]:
     return list({files.digest(trial.json()): trial for group in those for trial in group}.values())
 
 
-def shown(rows: list[dict]) -> str:
+def shown(rows: list[CertificateRow]) -> str:
     """Return a summary of the certificate as a table, followed by all rows that differ."""
     quantities = certificate.QUANTITIES
     head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
@@ -258,8 +267,11 @@ def _certified(todo: list[Trial], out: Path | None, place: str) -> int:
     print(shown(rows))
     differing = sum(row["verdict"] == DIFFERS for row in rows)
     if out is not None:
-        environment = {"python": sys.version.split()[0], "packages": packages.installed()}
-        environment["machine"] = machine.describe()
+        environment: CertificateEnvironment = {
+            "python": sys.version.split()[0],
+            "packages": packages.installed(),
+            "machine": machine.describe(),
+        }
         content = certificate.write(out, place, environment, rows)
         summary = f"{len(rows)} quantities compared with eager training, {differing} differ"
         print(f"{out}: {summary}; digest {content['digest']}")

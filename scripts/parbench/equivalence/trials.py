@@ -78,6 +78,8 @@ ARITHMETIC = {
 
 Tensors = list[torch.Tensor]
 Quantities = dict[str, Tensors]
+Errors = dict[str, float | None]  # by quantity; None: not finite
+TrialResult = Errors | str  # or why there are no errors
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,7 @@ def run_trials(
 
     Consecutive trials with the same strategy and hardware share one setup of the strategy.
     """
-    results: list[dict | str] = []
+    results: list[TrialResult] = []
     for _, group in itertools.groupby(todo, lambda trial: place(trial.cell)):
         trials = list(group)
         strategy = strategies.of(trials[0].cell)

@@ -17,13 +17,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from parbench import strategies
 from parbench.cell import Pair
 from parbench.files import read_json
 from parbench.launch.ranks import CAUSE_SECONDS, POLL_SECONDS, Heartbeats, Ranks
 from parbench.training import launched
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import PairSideJson, PeakMemoryJson, SliceJson
 
 MARK = launched.MARK.encode()
 PAIRS = 4  # undisturbed pairs of slices in one restart
@@ -44,9 +48,9 @@ class SideRanks(Ranks):
     pids: dict[str, list[int]] = field(default_factory=dict)  # process ids of its ranks, by node
     steps: int = 1  # of a turn
     turns: int = 1  # of a slice
-    peak_memory_mib: dict | None = None  # as its ranks report it after a slice
+    peak_memory_mib: PeakMemoryJson | None = None  # as its ranks report it after a slice
 
-    def json(self) -> dict:
+    def json(self) -> PairSideJson:
         """Return the side's entry for metrics.json."""
         return {
             "steps": self.steps,
@@ -107,9 +111,19 @@ class TimedSlice(Turn):
         """Whether other programs used these cores for a noticeable part of the slice."""
         return self.others + self.steal > DISTURBED * self.seconds
 
-    def json(self) -> dict[str, object]:
+    def json(self) -> SliceJson:
         """Return the slice's entry for metrics.json."""
-        return {**asdict(self), "disturbed": self.disturbed}
+        return {
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "others": self.others,
+            "steal": self.steal,
+            "waited": self.waited,
+            "joules": self.joules,
+            "pair": self.pair,
+            "side": self.side,
+            "disturbed": self.disturbed,
+        }
 
 
 def turn_seconds(pair: Pair) -> float:

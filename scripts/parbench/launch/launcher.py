@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from parbench import cache, identity, strategies
 from parbench import cell as cells
 from parbench.cell import Pair
 from parbench.data import saved_weights
 from parbench.deploy import containers
+from parbench.deploy.containers import BuiltImage
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
 from parbench.launch import (
@@ -39,6 +40,9 @@ from parbench.launch.slurm_job import Job
 from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
 from parbench.training import checkpoint
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import PairRunJson, RunJson
 
 Result = TypeVar("Result")
 
@@ -127,7 +131,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         elif failure is not None:
             _report(task, failure.sentence)
             return 1
-        result = read_json(task.out)
+        result: RunJson | PairRunJson = read_json(task.out)
         if problem := _unusable(task, result):
             _report(task, f"{outcome.summary(result)}; {problem}")
             return 1
@@ -138,7 +142,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
     return 0
 
 
-def _unusable(task: Task, result: dict) -> str | None:
+def _unusable(task: Task, result: RunJson | PairRunJson) -> str | None:
     """Return why the ``result`` cannot be used, or None.
 
     It cannot if weights that other cells need were not kept, or if those that it starts from
@@ -183,7 +187,7 @@ def _progress(task: Task) -> tuple[str, str]:
 
 
 def _train(
-    task: Task, job: Job | None, stop: Stop, facts: list[dict | None], starts: str
+    task: Task, job: Job | None, stop: Stop, facts: list[BuiltImage | None], starts: str
 ) -> Failure | None:
     """Run the ranks until they end; return what went wrong, or None. Raises Interrupted."""
     nodes, nodes_here, shared_folder = [], 1, None
@@ -223,7 +227,7 @@ class Attempt:
     task: Task
     job: Job | None
     stop: Stop
-    facts: list[dict | None]
+    facts: list[BuiltImage | None]
     locked: devices.LockedDevices
     folder: Path
 

@@ -15,6 +15,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parbench import cell as cells
 from parbench import identity
@@ -25,6 +26,9 @@ from parbench.launch.ranks import Ranks
 from parbench.measure import metrics_json
 from parbench.printable import printable
 from parbench.training import checkpoint
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import PairRunJson, RunJson
 
 LINES = 15  # of a log that failed.json keeps
 # The death of one rank breaks the others' connections. The launcher may notice the death later than
@@ -108,7 +112,7 @@ def _exit(code: int) -> str:
     return f"exit status {code}"
 
 
-def summary(metrics: dict) -> str:
+def summary(metrics: RunJson | PairRunJson) -> str:
     """Return the result of a cell in a few words."""
     if metrics["status"] != "ok":
         return printable(f"{metrics['status']}: {metrics['reason']}")
@@ -116,10 +120,11 @@ def summary(metrics: dict) -> str:
         count = len(metrics["slices"])
         disturbed = sum(each["disturbed"] for each in metrics["slices"])
         return f"ok, {count} slices in turn, {disturbed or 'none'} of them disturbed"
-    train_seconds = metrics["train_seconds"]
-    seconds = train_seconds or metrics["inference"]["seconds"]
+    train_seconds, inference = metrics.get("train_seconds"), metrics.get("inference")
+    predicted = inference["seconds"] if inference else 0.0
+    seconds = train_seconds or predicted
     time_text = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    accuracy = metrics["test_accuracy"]
+    accuracy = metrics.get("test_accuracy")
     score = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
     return f"ok, {score}, {'trained' if train_seconds else 'predicted'} in {time_text}"
 
@@ -144,7 +149,7 @@ def forget_failure(folder: Path) -> None:
     (folder / "failed.json").unlink(missing_ok=True)
 
 
-def record_result(out: Path, result: dict) -> None:
+def record_result(out: Path, result: RunJson | PairRunJson) -> None:
     """Write finished.json; delete failed.json and the checkpoints."""
     write_json(out.with_name("finished.json"), result)
     forget_failure(out.parent)
@@ -158,7 +163,7 @@ def take_finished(folder: Path, out: Path, now: Identity) -> bool:
     """
     path = folder / "finished.json"
     with contextlib.suppress(ParbenchError, LookupError, TypeError, ValueError):  # damaged
-        result = read_record(path, "cell")
+        result: RunJson | PairRunJson = read_record(path, "cell")
         if not now.changes_since(identity_of(result)):
             metrics_json.write(out, result)
             forget_failure(folder)
@@ -167,10 +172,12 @@ def take_finished(folder: Path, out: Path, now: Identity) -> bool:
     return False
 
 
-def identity_of(result: dict) -> Identity:
+def identity_of(result: RunJson | PairRunJson) -> Identity:
     """Return the identity of a ``result``, the content of metrics.json.
 
     Raises LookupError, TypeError or ValueError for other content.
     """
-    environments = [side["environment"] for side in result.get("sides", [result])]
-    return identity.recorded(cells.of(result["cell"]), environments, result.get("weights_sha256"))
+    cell = cells.of(result["cell"])
+    if "sides" in result:
+        return identity.recorded(cell, [side["environment"] for side in result["sides"]])
+    return identity.recorded(cell, [result["environment"]], result.get("weights_sha256"))

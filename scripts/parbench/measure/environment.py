@@ -5,12 +5,34 @@ from __future__ import annotations
 import json
 import os
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from parbench import interpreter, machine, packages, probe
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
+from parbench.git import GitState
 from parbench.measure import provenance, steering
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import EnvironmentJson, InterpreterJson
+    from parbench.probe import PythonFacts
+
+
+class ImageFacts(TypedDict):
+    """What is known of an image: its label, the versions in it and the SHA-256 of its file."""
+
+    label: str
+    python: str
+    packages: dict[str, str]
+    sha256: str
+
+
+class HostFacts(GitState):
+    """What cannot be seen inside an image."""
+
+    os: str
+    image: str | None
+    image_digest: str | None
 
 
 def describe(
@@ -20,16 +42,16 @@ def describe(
     world_size: int | None = None,
     backend: str | None = None,
     cores: list[int] | None = None,
-    image: dict | None = None,
+    image: ImageFacts | None = None,
     side: Cell | None = None,
-) -> dict:
+) -> EnvironmentJson:
     """Return everything that a reader needs to judge or reproduce a measurement.
 
     ``image``: what `parbench images` knows about the cell's image, if called outside that image;
     ``side``: the side of a pair that is described.
     """
     python, installed = platform.python_version(), packages.installed()
-    own: dict[str, Any] = {}
+    own: InterpreterJson | None = None
     if image is not None:
         python, image_packages = image["python"], image["packages"]
         installed = {
@@ -37,17 +59,17 @@ def describe(
         }
     host_json = os.environ.get("PARBENCH_HOST")  # set in a rank
     if cell.run.python is not None:
-        found: Any = probe.this_python() if host_json else interpreter.ask(cell.run.python).found
-        python, own = found["version"], {"interpreter": _interpreter(cell, found)}
+        found = probe.this_python() if host_json else interpreter.ask(cell.run.python).found
+        python, own = found["version"], _interpreter(cell, found)
         known = found["packages"]
         installed = {name: known[name] for name in packages.PACKAGES if name in known}
-    host_facts = json.loads(host_json) if host_json else host(image)
+    host_facts: HostFacts = json.loads(host_json) if host_json else host(image)
     machine_facts = machine.describe()
-    machine_facts["os"] = host_facts.pop("os")
+    machine_facts["os"] = host_facts["os"]
     uses_gpus = any(side.hardware.device == "cuda" for side in cell.sides)
     on_gpus = steering.of_gpus() if uses_gpus else {}
     code = provenance.code_of(cell)
-    return {
+    description: EnvironmentJson = {
         "stack": cell.stack,
         "deployment": cell.deployment,
         "python": python,
@@ -59,17 +81,22 @@ def describe(
         "steering": steering.of_cores(cores or os.sched_getaffinity(0)) | on_gpus,
         "world_size": world_size,
         "backend": backend,
-        **host_facts,
-        **own,
+        "image": host_facts["image"],
+        "image_digest": host_facts["image_digest"],
+        "git_commit": host_facts["git_commit"],
+        "git_dirty": host_facts["git_dirty"],
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,
-        # With this digest a side is certified as if it were a cell.
-        **({"side_digest": provenance.combined(provenance.code_of(side))} if side else {}),
     }
+    if own is not None:
+        description["interpreter"] = own
+    if side is not None:  # with this digest it is certified as if it were a cell
+        description["side_digest"] = provenance.combined(provenance.code_of(side))
+    return description
 
 
-def _interpreter(cell: Cell | Pair, found: dict) -> dict:
+def _interpreter(cell: Cell | Pair, found: PythonFacts) -> InterpreterJson:
     """Return what is recorded about a Python of the user's own, which ``found`` describes.
 
     Raises ParbenchError if it is not the one that ``cell`` was planned for.
@@ -79,10 +106,10 @@ def _interpreter(cell: Cell | Pair, found: dict) -> dict:
             f"{cell.run.python}: its packages ({probe.label(found)}) differ from those this run "
             f"was planned with ({cell.deployment}); run again to train with the installed ones"
         )
-    return {"path": found["executable"], **{key: found[key] for key in ("records", "torch")}}
+    return {"path": found["executable"], "records": found["records"], "torch": found["torch"]}
 
 
-def host(image: dict | None) -> dict:
+def host(image: ImageFacts | None) -> HostFacts:
     """Return {os, image, image_digest, git_commit, git_dirty}: what cannot be seen inside an image.
 
     The launcher passes it in PARBENCH_HOST. ``image`` is None for a cell that runs on the host.

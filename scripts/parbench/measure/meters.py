@@ -16,6 +16,8 @@ from parbench.strategies._base import Strategy
 if TYPE_CHECKING:
     import torch
 
+    from parbench.measure.metrics_types import DeviceMemoryJson, MemoryJson, PeakMemoryJson
+
 MIB = 2**20
 
 
@@ -78,17 +80,23 @@ class Meters:
         values = [math.nan if value is None else value for value in row]
         self._counted, self._peaks = np.array(values[:2]), values[2:]
 
-    def peak_memory(self) -> dict:
+    def peak_memory(self) -> PeakMemoryJson:
         """Return `peak_memory_mib` of metrics.json: MiB of every process and accelerator."""
-        parts = {"mib": self._peaks, "baseline_mib": self._baseline}
-        parts |= {f"{name}_mib": values for name, values in self._held.items()}
+        parts = (self._peaks, self._baseline, self._held["dataset"], self._held["state"])
         width = len(self._accelerators)
-        flat = [value for values in parts.values() for value in values]
-        processes, devices = [], []
+        flat = [value for values in parts for value in values]
+        processes: list[MemoryJson] = []
+        devices: list[DeviceMemoryJson] = []
         for rank, row in enumerate(self.strategy.gathered(flat)):
             for place in range(width + 1):
-                values = map(_known, row[place :: width + 1])
-                entry = {"rank": rank, **dict(zip(parts, values, strict=True))}
+                peak, baseline, dataset, state = map(_known, row[place :: width + 1])
+                entry: MemoryJson = {
+                    "rank": rank,
+                    "mib": peak,
+                    "baseline_mib": baseline,
+                    "dataset_mib": dataset,
+                    "state_mib": state,
+                }
                 if place == 0:
                     processes.append(entry)
                 else:  # numbered across ranks: with several ranks, each has one device
@@ -100,7 +108,7 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield all tensors in a value, and its arrays as tensors, at any depth of lists and fields."""
     import torch
 

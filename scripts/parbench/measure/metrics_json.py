@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from parbench.cell import Cell, Pair
 from parbench.files import read_record, write_json
-from parbench.measure import clocks, environment, scores
+from parbench.measure import clocks, scores
+from parbench.measure.environment import describe
 
 if TYPE_CHECKING:
     import torch
+
+    from parbench.measure.environment import ImageFacts
+    from parbench.measure.metrics_types import (
+        EnvironmentJson,
+        MeasuredValues,
+        PairRunJson,
+        PairSideJson,
+        RunJson,
+        SliceJson,
+        Status,
+    )
 
 SCHEMA_VERSION = 1
 
@@ -33,66 +45,64 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | os.PathLike, metrics: dict) -> None:
+def write(path: str | os.PathLike[str], metrics: RunJson | PairRunJson) -> None:
     """Write metrics.json atomically."""
-    write_json(path, {"schema_version": SCHEMA_VERSION, **metrics})
+    write_json(path, metrics)
 
 
 def write_run(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     cell: Cell,
-    status: str,
+    status: Status,
     reason: str | None,
     started: str,
-    data_folder: str | os.PathLike,
-    image: dict | None = None,
-    **known: Any,
+    data_folder: str | os.PathLike[str],
+    image: ImageFacts | None = None,
+    environment: EnvironmentJson | None = None,
+    extra: Mapping[str, float | None] | None = None,
+    **known: Unpack[MeasuredValues],
 ) -> None:
     """Write the result of a run; the ``status`` out_of_memory or diverged is a result, too.
 
-    ``known``: the measured values by name; all others are written as null.
+    ``environment``: where it ran, by default this process's, with the ``image``; ``known``: the
+    measured values by name, of which all others are written as null; ``extra``: further metrics,
+    such as those of Spark's engine.
     """
     dataset = read_record(Path(data_folder) / "digest.json", "sha256")
-    if "environment" not in known:
-        known["environment"] = environment.describe(cell, dataset["sha256"], image=image)
-    blank = dict.fromkeys(
-        (
-            "train_seconds",
-            "steps_per_epoch",
-            "samples_per_second",
-            "startup_seconds",
-            "energy_joules",
-            "inference",
-            "weights_sha256",
-            "resumed_from",
-        )
-    )
-    write(
-        path,
-        {
-            "cell": cell.json(),
-            "status": status,
-            "reason": reason,
-            **blank,
-            **scores.NO_SCORES,
-            "epoch_seconds": [],
-            "warmup_steps": cell.training.warmup_steps,
-            "peak_memory_mib": {"devices": [], "processes": []},
-            "history": [],
-            "started": started,
-            "finished": clocks.now(),
-            **known,
-        },
-    )
+    described = environment or describe(cell, dataset["sha256"], image=image)
+    run: RunJson = {
+        "schema_version": SCHEMA_VERSION,
+        "cell": cell.json(),
+        "status": status,
+        "reason": reason,
+        "train_seconds": None,
+        "steps_per_epoch": None,
+        "samples_per_second": None,
+        "startup_seconds": None,
+        "energy_joules": None,
+        "inference": None,
+        "weights_sha256": None,
+        "resumed_from": None,
+        **scores.NO_SCORES,
+        "epoch_seconds": [],
+        "warmup_steps": cell.training.warmup_steps,
+        "peak_memory_mib": {"devices": [], "processes": []},
+        "history": [],
+        "environment": described,
+        "started": started,
+        "finished": clocks.now(),
+        **known,
+    }
+    write_json(path, {**run, **(extra or {})})
 
 
 def write_pair(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     pair: Pair,
-    slices: list[dict],
-    sides: list[dict],
+    slices: list[SliceJson],
+    sides: list[PairSideJson],
     started: str,
-    status: str = "ok",
+    status: Status = "ok",
     reason: str | None = None,
     shared: bool = False,
 ) -> None:
@@ -100,27 +110,39 @@ def write_pair(
 
     ``shared``: whether other jobs may have run on its nodes at the same time.
     """
-    head = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
-    head |= {"slices": slices, "started": started, "finished": clocks.now()}
-    write(path, head | ({"shared": True} if shared else {}))
+    run: PairRunJson = {
+        "schema_version": SCHEMA_VERSION,
+        "cell": pair.json(),
+        "status": status,
+        "reason": reason,
+        "sides": sides,
+        "slices": slices,
+        "started": started,
+        "finished": clocks.now(),
+    }
+    if shared:
+        run["shared"] = True
+    write(path, run)
 
 
 def write_out_of_memory(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     cell: Cell | Pair,
     reason: str,
     started: str,
-    data_folder: str | os.PathLike,
-    held: list[dict | None],
+    data_folder: str | os.PathLike[str],
+    held: Sequence[ImageFacts | None],
 ) -> None:
     """Write the result of a run that ran out of memory. ``held``: the image of each side."""
     if isinstance(cell, Cell):
         write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
         return
     data = read_record(Path(data_folder) / "digest.json", "sha256")["sha256"]
-    descriptions = [
-        environment.describe(cell, data, image=image, side=side)
+    sides: list[PairSideJson] = [
+        {
+            "steps": None,
+            "environment": describe(cell, data, image=image, side=side),
+        }
         for side, image in zip(cell.sides, held, strict=True)
     ]
-    sides = [{"steps": None, "environment": description} for description in descriptions]
     write_pair(path, cell, [], sides, started, "out_of_memory", reason)

@@ -88,7 +88,7 @@ def combined(digests: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def git_state(folder: Path = SCRIPTS) -> dict[str, object]:
+def git_state(folder: Path = SCRIPTS) -> git.GitState:
     """Return git_commit and git_dirty of the checkout with ``folder``; both None without git."""
     return git.state(folder.parent)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from parbench.measure.metrics_types import ScoresJson
+
 # For a run that was not tested.
-NO_SCORES: dict[str, object] = {
+NO_SCORES: ScoresJson = {
     "test_accuracy": None,
     "test_precision_macro": None,
     "test_recall_macro": None,
@@ -18,7 +20,7 @@ NO_SCORES: dict[str, object] = {
 }
 
 
-def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict[str, object]:
+def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> ScoresJson:
     """Return accuracy, macro precision, recall, F1 and specificity, and the confusion matrix.
 
     ``truth`` and ``predicted`` are integer arrays [N]; rows of the matrix are true classes.

@@ -14,7 +14,7 @@ from parbench.data import pretrained, saved_weights, source
 from parbench.deploy import recipes
 from parbench.errors import ParbenchError
 from parbench.files import read_json, read_record
-from parbench.identity import Identity
+from parbench.identity import Identity, MeasuredIn
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
@@ -58,7 +58,16 @@ def current(cell: Cell | Pair, plan: Plan) -> Identity:
 
 def _measured(result: CellRun | PairRun) -> Identity:
     weights = None if isinstance(result, PairRun) else result.weights_sha256
-    environments = [dict(environment) for environment in result.environments]
+    environments: list[MeasuredIn] = [
+        {
+            "code": each.code,
+            "image": each.image,
+            "python": each.python,
+            "packages": each.packages,
+            "dataset_digest": each.dataset_digest,
+        }
+        for each in result.environments
+    ]
     return identity.recorded(result.cell, environments, weights)
 
 

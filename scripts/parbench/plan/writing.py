@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from parbench import cell as cells
 from parbench.deploy import containers
@@ -20,7 +19,7 @@ from parbench.plan.places import folder
 FOLDER = places.RESULTS / "plan"
 
 
-def content(plan: Plan) -> dict[Path, dict[str, Any]]:
+def content(plan: Plan) -> dict[Path, object]:
     """Return what the files say that rules have as inputs: of each study, and of all together."""
     studies = {f"{name}.json": study.stated() for name, study in plan.studies.items()}
     shared = {
@@ -47,12 +46,12 @@ def plan_of(cell_id: str, config: Config) -> Plan:
     return replace(Plan.without_cells(config), cells={cell_id: cell})
 
 
-def is_written(path: Path, value: dict[str, Any]) -> bool:
+def is_written(path: Path, value: object) -> bool:
     """Return whether the file contains ``value`` as JSON."""
     return path.is_file() and path.read_bytes() == json_text(value).encode()
 
 
-def _write_changed(path: Path, value: dict[str, Any]) -> None:
+def _write_changed(path: Path, value: object) -> None:
     if not is_written(path, value):
         write_atomically(path, json_text(value))
 

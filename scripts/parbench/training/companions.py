@@ -6,7 +6,7 @@ With any other strategy a process has no companions, and never waits for one.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TypedDict
 
 from parbench.training import snapshot
 from parbench.training.endings import CompanionDiverged, Stopped
@@ -15,14 +15,22 @@ from parbench.training.run import Run
 POLL_SECONDS = 0.02  # between two checks for the arrival of others
 
 
+class EndMessage(TypedDict):
+    """A process's message that its training ended; ``problem``: why it diverged, or None."""
+
+    model: str
+    train_seconds: float | None
+    problem: str | None
+
+
 class Companions:
     """The models that train beside that of ``run``."""
 
     def __init__(self, run: Run):
         self.run = run
-        self.others: list[dict] = []  # their results, set once all have ended
+        self.others: list[EndMessage] = []  # their results, set once all have ended
 
-    def wait_for_all(self, what: str, phase: str, message: Any = None) -> list:
+    def wait_for_all(self, what: str, phase: str, message: object = None) -> list:
         """Wait until all processes have reached ``what``; return the message of each.
 
         ``message``: this process's message, JSON. Raises Stopped or CompanionDiverged.
@@ -48,7 +56,7 @@ class Companions:
                     f"{message['model']}, trained at the same time: {message['problem']}"
                 )
 
-    def end_message(self, seconds: float | None, problem: str | None = None) -> dict:
+    def end_message(self, seconds: float | None, problem: str | None = None) -> EndMessage:
         """Return the message that announces the end of this training."""
         name = self.run.cell.model.name
         return {"model": name, "train_seconds": seconds, "problem": problem}

@@ -49,6 +49,7 @@ def infer(
         None,
         run.started,
         data_folder,
+        extra=run.extra,
         startup_seconds=startup,
         peak_memory_mib=memory,
         inference=run.inference,
@@ -58,5 +59,4 @@ def infer(
         **scores.classification(
             labels[delivered], predictions.numpy()[delivered], len(run.data.classes)
         ),
-        **run.extra,
     )

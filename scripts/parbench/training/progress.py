@@ -7,8 +7,12 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import EpochJson
 
 # A heartbeat writes a small file, and timeouts are minutes: once a second is enough.
 BEAT_SECONDS = 1.0
@@ -74,7 +78,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))
 
 
-def line(entry: dict, epochs: int, left_seconds: float) -> str:
+def line(entry: EpochJson, epochs: int, left_seconds: float) -> str:
     """Return the log line of a completed epoch, whose ``entry`` is from the history; there are
     ``epochs`` in all."""
     accuracy = ""  # unknown in runs of a few steps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,14 @@ from parbench.strategies._base import Strategy
 from parbench.training import batch_norm, checkpoint, learning_rate
 from parbench.training.optimizers import OPTIMIZERS, grad_scaler
 from parbench.training.progress import Heartbeat
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import (
+        EnvironmentJson,
+        EpochJson,
+        InferenceJson,
+        ResumedJson,
+    )
 
 INPUTS = {
     "tensor": loader.Augment,
@@ -49,15 +57,15 @@ class Run:
         self._make_optimizer()
         self.profile = profiling.load(self.training.profile).Profile(self)
         self.place = checkpoint.Place()
-        self.history: list[dict] = []
+        self.history: list[EpochJson] = []
         self.predictions: torch.Tensor  # of the last evaluation
-        self.inference: dict | None = None  # of the last evaluation
+        self.inference: InferenceJson | None = None  # of the last evaluation
         self.evaluated = False  # by this process
-        self.extra: dict[str, Any] = {}  # further metrics, such as those of Spark's engine
+        self.extra: dict[str, float | None] = {}  # further metrics, such as those of Spark's engine
 
         # Restored from a checkpoint when a run is resumed.
         self.started = clocks.now()
-        self.resumed_from: list[dict] = []
+        self.resumed_from: list[ResumedJson] = []
         self.kept = self.place.json()  # where the run would resume if it stopped at this moment
         self.store: checkpoint.Store | None = None
         self.machine = ""
@@ -237,7 +245,7 @@ class Run:
         self.model.train()
         self.step(batch, 0)
 
-    def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
+    def find_checkpoint(self, folder: Path, environment: EnvironmentJson) -> int | None:
         """Return the number of the checkpoint in ``folder`` to resume from; None to start afresh.
 
         All ranks get the same answer. ``environment``: that of metrics.json. Later checkpoints are

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +20,9 @@ from parbench.strategies._base import Strategy
 from parbench.training import compiling
 from parbench.training.progress import Heartbeat
 from parbench.training.run import Run
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import EnvironmentJson
 
 
 def prepare(cell: Cell) -> None:
@@ -36,7 +40,7 @@ def prepare(cell: Cell) -> None:
 
 def set_up(
     cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat, of: Pair | None = None
-) -> tuple[Run, dict]:
+) -> tuple[Run, EnvironmentJson]:
     """Join the other ranks; return the Run and `environment` for metrics.json.
 
     ``of``: the pair of which ``cell`` is a side, if any; its environment is then described.

@@ -74,7 +74,10 @@ def resume(run: Run, number: int) -> None:
     run.history, run.started = state["history"], state["started"]
     run.meters.resume(state["meters"])
     run.profile.resume(state["profile"])
-    run.resumed_from = [*state["resumed_from"], {**place, "machine": state["machine"]}]
+    run.resumed_from = [
+        *state["resumed_from"],
+        {"epoch": place["epoch"], "step": place["step"], "machine": state["machine"]},
+    ]
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
         remark = (

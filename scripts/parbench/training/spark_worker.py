@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from parbench import files, models, strategies
-from parbench.cell import Cell
+from parbench.cell import Cell, CellJson
 from parbench.data import loader, text_input, tokens
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Predictor:
     """What a worker must know: the cell (as in cell.json), the number of classes, the shape of a
     record, and the fields of loader.LoadedDataset from which the model's input is made."""
 
-    cell: dict
+    cell: CellJson
     classes: int
     shape: list[int]
     mean: list[float] | None

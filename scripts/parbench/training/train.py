@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
@@ -15,12 +14,15 @@ from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.strategies._stages import DTYPES
 from parbench.training import checkpoint, launched, loop
-from parbench.training.companions import Companions
+from parbench.training.companions import Companions, EndMessage
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
 from parbench.training.infer import infer
 from parbench.training.progress import Heartbeat, is_out_of_memory
 from parbench.training.run import Run
 from parbench.training.set_up import rank_of, set_up
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import BesideJson, MeasuredValues, TokensJson
 
 
 def train(
@@ -40,25 +42,36 @@ def train(
         return
     joules, throttled = run.meters.totals()
     run.extra |= _waited(run) | ({} if throttled is None else {"throttled_seconds": throttled})
-    metrics = {
+    metrics: MeasuredValues = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "steps_per_epoch": len(run.bounds),
         "peak_memory_mib": run.meters.peak_memory(),
         "startup_seconds": startup,
         "history": run.history,
-        "environment": environment,
         "resumed_from": run.resumed_from or None,
         "profile": None if reason else run.profile.result(),
     }
     weights = strategy.full_tensors(run.state())
     if not strategy.leads:
         return
-    status = "ok" if reason is None else "diverged"
+    extra = None
     if reason is None:
-        metrics |= _result(run, companions.others, weights, joules, sum(metrics["epoch_seconds"]))
+        digest, others = metrics_json.weights_sha256(weights), companions.others
+        metrics = {**metrics, **_result(run, others, joules), "weights_sha256": digest}
+        extra = ({} if others else _arithmetic(run)) | run.extra
         if cell.run.keeps_weights:
-            saved_weights.keep(weights, metrics["weights_sha256"], out.parent)
-    metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **metrics)
+            saved_weights.keep(weights, digest, out.parent)
+    metrics_json.write_run(
+        out,
+        cell,
+        "ok" if reason is None else "diverged",
+        reason,
+        run.started,
+        data_folder,
+        environment=environment,
+        extra=extra,
+        **metrics,
+    )
 
 
 def _train_epochs(
@@ -87,17 +100,12 @@ def _train_epochs(
     return startup, None
 
 
-def _result(
-    run: Run,
-    others: list[dict],
-    weights: dict[str, torch.Tensor],
-    joules: float | None,
-    seconds: float,
-) -> dict:
-    """Return the results of a completed training of ``seconds`` for metrics.json.
+def _result(run: Run, others: list[EndMessage], joules: float | None) -> MeasuredValues:
+    """Return the results of a completed training for metrics.json.
 
     ``others``: the results of the models that trained beside it.
     """
+    seconds = sum(entry["seconds"] for entry in run.history)
     test_scores = scores.NO_SCORES
     if run.training.steps is None:
         labels = run.data.test_labels.cpu().numpy()
@@ -109,11 +117,13 @@ def _result(
         **test_scores,
         "inference": run.inference,
         **_tokens(run, seconds),
-        **({} if others else _arithmetic(run)),
-        **run.extra,
-        "weights_sha256": metrics_json.weights_sha256(weights),
-        "beside": [{key: other[key] for key in ("model", "train_seconds")} for other in others],
+        "beside": [_beside(other) for other in others],
     }
+
+
+def _beside(other: EndMessage) -> BesideJson:
+    assert other["train_seconds"] is not None  # None only if it diverged, which ends all trainings
+    return {"model": other["model"], "train_seconds": other["train_seconds"]}
 
 
 def _arithmetic(run: Run) -> dict[str, float]:
@@ -144,7 +154,7 @@ def _waited(run: Run) -> dict[str, float]:
     return {"disk_wait_seconds": run.strategy.reduced([own], "max")[0]}
 
 
-def _tokens(run: Run, seconds: float) -> dict:
+def _tokens(run: Run, seconds: float) -> MeasuredValues:
     """Return token counts of a training on texts, which took ``seconds``; empty for images."""
     if run.data.train_lengths is None:
         return {}
@@ -161,7 +171,7 @@ def _tokens(run: Run, seconds: float) -> dict:
     token_count, place_count = tokens.counted(
         run.data.train_lengths, shares, training.padding == "longest", training.max_length
     )
-    counts = {
+    counts: TokensJson = {
         "number": token_count,
         "padding": 1 - token_count / place_count,
         "per_second": token_count / seconds,

@@ -14,9 +14,9 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast, final
 
 from parbench import by_schema, files, machine
 from parbench.equivalence import certificate
@@ -28,8 +28,12 @@ from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.terms import NOT_MEASURED
 
+if TYPE_CHECKING:
+    from parbench.equivalence.certificate_types import CertificateJson
+    from parbench.measure.metrics_types import EnvironmentJson, PairRunJson, RunJson
+
 SCHEMA_VERSION = 1
-Json = dict[str, Any]  # a JSON object
+Json = dict[str, object]  # a JSON object
 FOLDER = Path("reports/evidence")
 RESULTS = Path("results")
 
@@ -40,11 +44,68 @@ FETCH_AGAIN = "get the file again from where it was made"
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
 
 
+class PackedSide(TypedDict):
+    """A side of a pair: as in metrics.json, but ``environment`` is a place in `environments`."""
+
+    environment: int
+
+
+class PackedCommon(TypedDict):
+    """A run: as in metrics.json, but without `cell`, and with places of what runs share."""
+
+    settings: int
+    seed: int
+    started: str
+    finished: str
+
+
+@final
+class PackedRun(PackedCommon):
+    """A cell's run; ``environment`` is a place in `environments`."""
+
+    environment: int
+
+
+class PackedPairRun(PackedCommon):
+    """A pair's run."""
+
+    sides: list[PackedSide]
+
+
+class PackedEnvironment(TypedDict):
+    """An environment: as in metrics.json, but without `code`."""
+
+    code_digest: str
+    git_dirty: bool | None
+
+
+class EvidenceContent(TypedDict):
+    """A file of evidence without its digest; rules/schemas/evidence.schema.yaml describes it."""
+
+    schema_version: int
+    study: str
+    machine: str
+    date: str
+    plan: Json
+    missing: list[str]
+    cells: dict[str, PackedRun | PackedPairRun]
+    settings: list[Json]
+    environments: list[PackedEnvironment]
+    code: dict[str, dict[str, str]]
+    certificates: list[CertificateJson]
+
+
+class EvidenceJson(EvidenceContent):
+    """A file of evidence."""
+
+    digest: str
+
+
 # --------------------------------------------------------------------------------------------------
 # Writing
 
 
-def gather(study: str, results: Path, partial: bool = False) -> Json:
+def gather(study: str, results: Path, partial: bool = False) -> EvidenceJson:
     """Return the evidence of ``study`` from ``results``, a folder of results of finished runs.
 
     Raises ParbenchError if a cell is not measured; if ``partial``, lists it in `missing` instead.
@@ -72,8 +133,8 @@ def gather(study: str, results: Path, partial: bool = False) -> Json:
     ]
     settings: list[Json] = []
     environments: list[Json] = []
-    code: dict[str, object] = {}
-    evidence: Json = {
+    code: dict[str, dict[str, str]] = {}
+    evidence: EvidenceContent = {
         "schema_version": SCHEMA_VERSION,
         "study": study,
         "machine": machine_name(runs.values()),
@@ -89,30 +150,32 @@ def gather(study: str, results: Path, partial: bool = False) -> Json:
         "code": code,
         "certificates": [certificate.read(path) for path in certificate_paths if path.exists()],
     }
-    return evidence | {"digest": files.digest(evidence)}
+    return {**evidence, "digest": files.digest(evidence)}
 
 
 def _packed(
-    run: Json, settings: list[Json], environments: list[Json], code: dict[str, object]
+    run: RunJson | PairRunJson,
+    settings: list[Json],
+    environments: list[Json],
+    code: dict[str, dict[str, str]],
 ) -> Json:
     """Return a run (metrics.json) with its shared parts moved out and replaced by indices."""
+
+    def packed_place(whole: EnvironmentJson) -> int:
+        code[whole["code_digest"]] = whole["code"]
+        return _place(environments, {key: whole[key] for key in whole if key != "code"})
+
     cell = {key: value for key, value in run["cell"].items() if key not in ("id", "seed")}
-    packed = {**run, "seed": run["cell"]["seed"], "settings": _place(settings, cell)}
-    del packed["cell"]
-
-    def packed_place(whole: Json) -> int:
-        environment = dict(whole)
-        code[environment["code_digest"]] = environment.pop("code")
-        return _place(environments, environment)
-
-    return _with_environments(packed, packed_place)
-
-
-def _with_environments(run: Json, change: Callable[[Any], Any]) -> Json:
-    """Return a run with ``change`` applied to its environment, or to those of its sides."""
+    packed: Json = {key: value for key, value in run.items() if key != "cell"}
+    packed |= {"seed": run["cell"]["seed"], "settings": _place(settings, cell)}
     if "sides" in run:
-        return {**run, "sides": [_with_environments(side, change) for side in run["sides"]]}
-    return {**run, "environment": change(run["environment"])}
+        sides = run["sides"]
+        packed["sides"] = [
+            {**each, "environment": packed_place(each["environment"])} for each in sides
+        ]
+    else:
+        packed["environment"] = packed_place(run["environment"])
+    return packed
 
 
 def _place(values: list[Json], value: Json) -> int:
@@ -163,7 +226,7 @@ def _plain(value: Any) -> Any:
     return _PATH.sub(r"\1", value)
 
 
-def write(made: Json, folder: Path) -> Path:
+def write(made: EvidenceJson, folder: Path) -> Path:
     """Write the evidence ``made`` by `gather` under its own name, and return its path.
 
     Raises ParbenchError if a file of that name holds something else.
@@ -182,9 +245,9 @@ def write(made: Json, folder: Path) -> Path:
 # Reading
 
 
-def read(path: Path) -> Json:
+def read(path: Path) -> EvidenceJson:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
-    evidence = files.read_json(path, FETCH_AGAIN)
+    evidence: EvidenceJson = files.read_json(path, FETCH_AGAIN)
     by_schema.check(evidence, "evidence", f"{path}: not a file of evidence", FETCH_AGAIN)
     content = {key: value for key, value in evidence.items() if key != "digest"}
     if evidence["digest"] != files.digest(content):
@@ -192,39 +255,51 @@ def read(path: Path) -> Json:
             f"{path}: its content does not match its digest, so it was changed or damaged; "
             f"{FETCH_AGAIN}"
         )
-    StudyPlan.of(evidence["plan"], f"{path}: plan")
-    groups = {group["id"] for group in evidence["plan"]["groups"]}
-    for group in evidence["plan"]["together"]:
-        if not group["members"] or not groups.issuperset(group["members"]):
-            raise ParbenchError(f"{path}: plan: {group['id']} has members that are not groups")
+    plan = StudyPlan.of(evidence["plan"], f"{path}: plan")
+    groups = {group.id for group in plan.groups}
+    for group in plan.together:
+        if not group.members or not groups.issuperset(group.members):
+            raise ParbenchError(f"{path}: plan: {group.id} has members that are not groups")
     return evidence
 
 
-def runs(made: Json, path: Path) -> dict[str, Json]:
+def runs(made: EvidenceJson, path: Path) -> dict[str, Json]:
     """Return metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
     run_by_cell: dict[str, Json] = {}
     for cell, packed in made["cells"].items():
         try:
-            run = _with_environments(packed, lambda index: _full_environment(made, index))
-            settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
-            run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
-            records.of(run, f"{path}: cell {cell}")
+            run_by_cell[cell] = _unpacked(made, cell, packed)
+            records.of(run_by_cell[cell], f"{path}: cell {cell}")
         except (LookupError, TypeError, AttributeError) as error:
             raise ParbenchError(
                 f"{path}: cell {cell}: incomplete ({error}); {FETCH_AGAIN}"
             ) from None
         except ParbenchError as error:
             raise ParbenchError(f"{error}; {FETCH_AGAIN}") from None
-        run_by_cell[cell] = run
     return run_by_cell
 
 
-def _full_environment(made: Json, place: int) -> Json:
+def _unpacked(made: EvidenceJson, cell: str, packed: PackedRun | PackedPairRun) -> Json:
+    """Return metrics.json of ``cell``, of which the evidence ``made`` has ``packed``."""
+    run = {key: value for key, value in packed.items() if key not in ("settings", "seed")}
+    if "sides" in packed:
+        run["sides"] = [
+            {**side, "environment": _full_environment(made, side["environment"])}
+            for side in packed["sides"]
+        ]
+    else:
+        run["environment"] = _full_environment(made, packed["environment"])
+    settings = made["settings"][packed["settings"]]
+    run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": packed["seed"]}
+    return run
+
+
+def _full_environment(made: EvidenceJson, place: int) -> Json:
     environment = made["environments"][place]
     return {**environment, "code": made["code"][environment["code_digest"]]}
 
 
-def plan(made: Json) -> StudyPlan:
+def plan(made: EvidenceJson) -> StudyPlan:
     """Return the plan of the evidence ``made``, with its missing cells marked as such."""
     return cut(StudyPlan.of(made["plan"], "plan"), made["cells"], _missing)
 
@@ -252,8 +327,13 @@ def unpack(path: Path, folder: Path) -> Path:
     evidence, out = read(path), folder / path.stem
     study_plan = plan(evidence)
     title = f"{study_plan.study.title} ({evidence['machine']}, {evidence['date']})"
-    keys = ("study", "machine", "date", "digest")
-    kept = Evidence(file=path.name, **{key: evidence[key] for key in keys})
+    kept = Evidence(
+        file=path.name,
+        study=evidence["study"],
+        machine=evidence["machine"],
+        date=evidence["date"],
+        digest=evidence["digest"],
+    )
     study = study_plan.study.model_copy(update={"name": path.stem, "title": title})
     study_plan = study_plan.model_copy(update={"study": study, "evidence": kept})
     for part in ("cells", "certificates"):
@@ -290,8 +370,9 @@ def _reported() -> list[str]:
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
     runnable: list[str] = []
     for name in (study["name"] for study in files.read_json(path)["studies"]):
-        plan = files.read_json(RESULTS / "plan" / f"{name}.json")
-        if all(group["not_run"] for group in plan["groups"]):
+        plan_path = RESULTS / "plan" / f"{name}.json"
+        plan = StudyPlan.of(files.read_json(plan_path), plan_path)
+        if all(group.not_run for group in plan.groups):
             print(f"note: {name}: none of its cells runs on this machine", file=sys.stderr)
         else:
             runnable.append(name)

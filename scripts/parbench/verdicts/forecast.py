@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
+from parbench.plan.study_plan import StudyPlan
 from parbench.runs.records import seconds
 from parbench.verdicts import evidence, plan_results
 
@@ -78,12 +79,12 @@ def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
         made = evidence.read(path)
         if made["study"] == study:
             return made["machine"], {
-                _configuration(group["id"]): [
+                _configuration(group.id): [
                     seconds(run["started"], run["finished"])
-                    for cell in group["cells"]
+                    for cell in group.cells
                     if (run := made["cells"].get(cell))
                 ]
-                for group in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]
+                for group in StudyPlan.of(made["plan"], path).measured
             }
     return "", {}
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from snakemake.exceptions import WorkflowError
 
@@ -37,6 +37,9 @@ from parbench.printable import printable
 from parbench.words import nearest
 from parbench.workflow import unfinished
 from parbench.workflow.invocation import Invocation
+
+if TYPE_CHECKING:
+    from parbench.equivalence.certificate_types import CertifiedEntry
 
 # How Snakemake finds that a result is stale; settings and code are parameters of the rules.
 TRIGGERS = {"input", "mtime", "params"}
@@ -260,7 +263,7 @@ class WorkflowRun:
         )
 
     @cached_property
-    def _content(self) -> dict[Path, dict[str, Any]]:
+    def _content(self) -> dict[Path, object]:
         """What the plan's files should contain; only a run that writes none asks."""
         return writing.content(self.plan)
 
@@ -305,8 +308,9 @@ class WorkflowRun:
         labels = {alone if image is None else image.label for image in used_images}
         return [str(certificate.path(label)) for label in sorted(labels)]
 
-    def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
-        return certificate.required([self.plan.studies[study].stated() for study in studies], place)
+    def _certified(self, place: str, studies: Iterable[str]) -> list[CertifiedEntry]:
+        plans = [self.plan.studies[study].stated() for study in studies]
+        return certificate.required([group for plan in plans for group in plan["groups"]], place)
 
     def certified(self, wildcards: Wildcards) -> str:
         """Return a digest of what a certificate must cover.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parbench.measure.metrics_types import OperatorsJson, PhasesJson
 
 NOTHING = nullcontext()
 
@@ -25,7 +28,7 @@ class Profile:
     def __exit__(self, *exception: object) -> None:
         """Nothing to clean up."""
 
-    def phase(self, name: str) -> AbstractContextManager:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context for the phase ``name``.
 
         While the loop's clock runs, ``other`` is open, and within it ``compute`` (a step's forward
@@ -39,13 +42,13 @@ class Profile:
         checkpoint: the seconds of this rank (``own``) and of the ``slowest``, which count.
         """
 
-    def state(self) -> Any:
+    def state(self) -> object:
         """Return what a checkpoint stores of the profile of all ranks, as JSON."""
         return None
 
     def resume(self, state: Any) -> None:
         """Continue from the ``state`` stored in the checkpoint."""
 
-    def result(self) -> dict | None:
+    def result(self) -> PhasesJson | OperatorsJson | None:
         """Return `profile` of metrics.json, after the last epoch."""
         return None

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from parbench.measure import clocks
 from parbench.measure.profiling import none
+
+if TYPE_CHECKING:
+    import torch
+    from torch.profiler import profile
+
+    from parbench.measure.metrics_types import (
+        OperatorJson,
+        OperatorsJson,
+        OperatorTotals,
+        ProfiledJson,
+    )
 
 STEPS = 5  # training steps, or batches of inference
 KEPT = 40  # operators per part: those with the largest self time by either clock
 
 
-PARTS = ("training", "inference")
+Part = Literal["training", "inference"]
 
 
 class Profile(none.Profile):
@@ -30,8 +41,8 @@ class Profile(none.Profile):
     def __init__(self, run: Any):
         super().__init__(run)
         self._timed = False
-        self._found: dict[str, dict] = {}
-        self._profiler: Any = None
+        self._found: dict[Part, ProfiledJson] = {}
+        self._profiler: profile | None = None
         self._steps = 0
 
     def __enter__(self) -> Profile:
@@ -43,9 +54,9 @@ class Profile(none.Profile):
         """Stop the profiler, even if the run ended within a part."""
         self._end("inference")
 
-    def phase(self, name: str) -> AbstractContextManager:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Record a step, from ``compute`` to the end of ``update``, or a test batch as one step."""
-        part = "inference" if name == "inference" else "training"
+        part: Part = "inference" if name == "inference" else "training"
         recording = self._timed and self.run.strategy.rank == 0 and part not in self._found
         if part == "inference":
             recording = recording and self.run.in_last_epoch
@@ -54,7 +65,7 @@ class Profile(none.Profile):
         return self._recorded(part, ends_step=name != "compute")
 
     @contextmanager
-    def _recorded(self, part: str, ends_step: bool) -> Iterator[None]:
+    def _recorded(self, part: Part, ends_step: bool) -> Iterator[None]:
         if self._profiler is None:
             self._begin()
         yield
@@ -75,7 +86,7 @@ class Profile(none.Profile):
         self._profiler.start()
         self._steps = 0
 
-    def _end(self, part: str) -> None:
+    def _end(self, part: Part) -> None:
         if self._profiler is None:
             return
         clocks.synchronize(self.run.strategy.devices)
@@ -86,20 +97,24 @@ class Profile(none.Profile):
             self._found[part] = {"steps": self._steps, **summary(averages, on_accelerator)}
         self._profiler = None
 
-    def state(self) -> dict:
+    def state(self) -> dict[Part, ProfiledJson]:
         """Return the finished parts."""
         return self._found
 
-    def resume(self, state: dict) -> None:
+    def resume(self, state: dict[Part, ProfiledJson]) -> None:
         """Keep the finished parts instead of recording them again."""
         self._found = state
 
-    def result(self) -> dict:
+    def result(self) -> OperatorsJson:
         """Return both parts, in seconds."""
-        return {"kind": "operators", **{name: self._found.get(name) for name in PARTS}}
+        return {
+            "kind": "operators",
+            "training": self._found.get("training"),
+            "inference": self._found.get("inference"),
+        }
 
 
-def _profiler(devices: list) -> Any:
+def _profiler(devices: list[torch.device]) -> profile:
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
@@ -108,13 +123,14 @@ def _profiler(devices: list) -> Any:
     return profile(activities=activities)
 
 
-def summary(averages: Any, on_accelerator: bool) -> dict:
+def summary(averages: Any, on_accelerator: bool) -> OperatorTotals:
     """Return totals and operators of torch.profiler's ``averages``; device times None on a CPU.
 
     Self time excludes the operators that an operator calls: self times add up, totals do not. Work
     on an accelerator counts for the operator that launched it.
     """
-    operators, cpu, device = [], 0.0, 0.0
+    operators: list[OperatorJson] = []
+    cpu, device = 0.0, 0.0
     for operator in averages:
         own, whole = _device_times(operator)
         if operator.device_type.name != "CPU":  # a kernel, or a named range's device copy
@@ -131,15 +147,23 @@ def summary(averages: Any, on_accelerator: bool) -> dict:
                 "device_total_seconds": whole / 1e6 if on_accelerator else None,
             }
         )
-    by_name = {}
-    for key in ("cpu_self_seconds", "device_self_seconds")[: 1 + on_accelerator]:
-        ordered = sorted(operators, key=lambda operator, key=key: -operator[key])
-        by_name |= {operator["name"]: operator for operator in ordered[:KEPT] if operator[key] > 0}
+    by_name: dict[str, OperatorJson] = {}
+    for seconds_of in (_cpu_seconds, _device_seconds):
+        ordered = sorted(operators, key=seconds_of, reverse=True)
+        by_name |= {each["name"]: each for each in ordered[:KEPT] if seconds_of(each) > 0}
     return {
         "cpu_self_seconds": cpu / 1e6,
         "device_self_seconds": device / 1e6 if on_accelerator else None,
         "operators": list(by_name.values()),
     }
+
+
+def _cpu_seconds(operator: OperatorJson) -> float:
+    return operator["cpu_self_seconds"]
+
+
+def _device_seconds(operator: OperatorJson) -> float:
+    return operator["device_self_seconds"] or 0.0
 
 
 def _device_times(each: Any) -> tuple[float, float]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from parbench.measure.metrics_types import PhaseSecondsJson, PhasesJson
+
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
 EXCHANGE = "exchange"
 
@@ -181,24 +183,37 @@ class Profile(none.Profile):
 
     # ------------------------------------------------------------ checkpoints and results
 
-    def state(self) -> Any:
+    def state(self) -> list[list[float]]:
         """Return the seconds by rank and phase."""
         return self.run.strategy.gathered([self._total[name] for name in PHASES])
 
-    def resume(self, state: Any) -> None:
+    def resume(self, state: list[list[float]]) -> None:
         """Continue from the seconds of ``state``."""
         self._total = dict(zip(PHASES, state[self.run.strategy.rank], strict=True))
 
-    def result(self) -> dict:
+    def result(self) -> PhasesJson:
         """Return the seconds of all epochs by phase, of each rank and as their mean."""
-        rows = [dict(zip(PHASES, row, strict=True)) for row in self.state()]
-        mean = {name: sum(row[name] for row in rows) / len(rows) for name in PHASES}
+        rows = self.state()
+        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
         return {
             "kind": "phases",
             "waiting_known": self.one_machine,
-            "mean": mean,
-            "ranks": [{"rank": rank, **row} for rank, row in enumerate(rows)],
+            "mean": _by_phase(mean),
+            "ranks": [{"rank": rank, **_by_phase(row)} for rank, row in enumerate(rows)],
         }
+
+
+def _by_phase(row: list[float]) -> PhaseSecondsJson:
+    """Return the seconds in ``row``, which are in the order of ``PHASES``, by phase."""
+    input_, compute, communication, waiting, bubble, other = row
+    return {
+        "input": input_,
+        "compute": compute,
+        "communication": communication,
+        "waiting": waiting,
+        "bubble": bubble,
+        "other": other,
+    }
 
 
 class Span:
