@@ -370,8 +370,7 @@ def _reported() -> list[str]:
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
     runnable: list[str] = []
     for name in (study["name"] for study in files.read_json(path)["studies"]):
-        plan_path = RESULTS / "plan" / f"{name}.json"
-        plan = StudyPlan.of(files.read_json(plan_path), plan_path)
+        plan = StudyPlan.read(RESULTS / "plan" / f"{name}.json")
         if all(group.not_run for group in plan.groups):
             print(f"note: {name}: none of its cells runs on this machine", file=sys.stderr)
         else:
