@@ -94,12 +94,12 @@ def user_path(text: str, where: str = "") -> Path:
     if path.startswith("~"):
         user = path.split("/")[0]
         raise ParbenchError(
-            f"{where}{text}: the home folder of {user} is unknown; write the whole path"
+            f"{where}{text}: the home folder of {user} is unknown; write the full path"
         )
     if unknown := re.search(r"\$(\w+|\{[^}]*\})", path):
         raise ParbenchError(
             f"{where}{text}: the environment has no variable {unknown[0]}; set it, or write the "
-            "whole path"
+            "full path"
         )
     return Path(path)
 

@@ -30,11 +30,14 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
     urls: list[Annotated[str, Field(pattern=download.ADDRESS)]] = Field(
         default=[],
-        description="mirrors of the file, or of an archive with it, tried in turn",
+        description="mirrors of the file, or of an archive with it (http://, https:// or file:///, "
+        "without a user name), tried in turn",
     )
     member: str = Field(default="", description="name of the file in the zip archive at the urls")
     archive_md5: str = Field(
-        default="", pattern=r"^[0-9a-f]{32}$", description="MD5 of that archive"
+        default="",
+        pattern=r"^[0-9a-f]{32}$",
+        description="MD5 of that archive: 32 hexadecimal digits, in lower case",
     )
     path: str = Field(
         default="",
@@ -42,7 +45,10 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         description="path of a local file, instead of a download",
     )
     size: int | None = Field(default=None, ge=1, description="size of the file in bytes")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file")
+    sha256: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the file: 64 hexadecimal digits, in lower case",
+    )
 
     @property
     def name(self) -> str:

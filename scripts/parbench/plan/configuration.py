@@ -26,8 +26,10 @@ from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
     AS_WRITTEN,
     Distinct,
+    Form,
     Name,
     Seed,
+    Sha256,
     StrictModel,
     Whole,
     explained,
@@ -53,14 +55,22 @@ class BuildArguments(StrictModel):
         description="how the base image is made: debootstrap (from a Debian mirror) or docker "
         "(from a registry's image)",
     )
-    from_: Annotated[str, Field(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = Field(
-        None,
-        alias="from",
-        description="with bootstrap docker: an image with its digest, name@sha256:<64 digits>",
+    from_: Annotated[str, Form(r"^\S+@sha256:[0-9a-f]{64}$", "name@sha256:<64 digits>")] | None = (
+        Field(
+            None,
+            alias="from",
+            description="with bootstrap docker: an image with its digest, name@sha256:<64 digits>",
+        )
     )
     # An address must not contain a user name: the image would keep it.
     mirror: (
-        Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:%-]+(/[A-Za-z0-9._~:/?#@%+,=-]*)?$")]
+        Annotated[
+            str,
+            Form(
+                r"^https?://[A-Za-z0-9._~:%-]+(/[A-Za-z0-9._~:/?#@%+,=-]*)?$",
+                "an http or https address without a user name",
+            ),
+        ]
         | None
     ) = Field(
         None,
@@ -113,8 +123,11 @@ class Images(StrictModel):
 class Nodes(StrictModel):
     """How the nodes of one cell reach each other."""
 
-    interface: Annotated[str, Field(pattern="^[A-Za-z0-9_.:-]+$")] | None = Field(
-        description="network interface between nodes, such as ib0; null: the one of the node's name"
+    interface: Annotated[str, Form("^[A-Za-z0-9_.:-]+$", "the name of an interface")] | None = (
+        Field(
+            description="network interface between nodes, such as ib0; null: the one of the node's "
+            "name"
+        )
     )
     connect_seconds: Seconds = Field(
         description="seconds within which all nodes must start and reach each other"
@@ -154,10 +167,15 @@ class Slurm(StrictModel):
 class Spark(StrictModel):
     """The Spark cluster of cells with `cluster: true` (docs/spark.md)."""
 
-    master: Annotated[str, Field(pattern=r"^(spark://\S+|yarn|k8s://\S+)$")] | None = Field(
-        description="the cluster's address: spark://host:port, yarn or k8s://...; null: no cluster"
-    )
-    conf: dict[Annotated[str, Field(pattern=r"^spark\.")], str] = Field(
+    master: (
+        Annotated[
+            str, Form(r"^(spark://\S+|yarn|k8s://\S+)$", "spark://host:port, yarn or k8s://...")
+        ]
+        | None
+    ) = Field(description="the cluster's address, such as spark://host:7077; null: no cluster")
+    conf: dict[
+        Annotated[str, Form(r"^spark\.", "a setting of Spark, which begins with spark.")], str
+    ] = Field(
         description="Spark's own settings, such as {spark.executor.memory: 4g}; they override "
         "parbench's"
     )
@@ -224,13 +242,18 @@ class HardwareEntry(StrictModel):
 class Weights(StrictModel):
     """Published weights of a model."""
 
-    model: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] = Field(
+    model: Annotated[str, Form("^[a-z][a-z0-9_]*$", "the name of a model of parbench")] = Field(
         description="the model: a file scripts/parbench/models/<name>.py"
     )
     options: Options | None = Field(
         None, description="options of the model that differ from their defaults"
     )
-    network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] | None = Field(
+    network: (
+        Annotated[
+            str, Form("^(torchvision|timm)/[a-zA-Z0-9_.]+$", "torchvision/<name> or timm/<name>")
+        ]
+        | None
+    ) = Field(
         None,
         description="the library's name of the network whose tensor names the file has; omit it "
         "for a text model, which is from the transformers library",
@@ -241,14 +264,20 @@ class Weights(StrictModel):
         "texts",
     )
     urls: Annotated[
-        list[Annotated[str, Field(pattern="^(https?://[^/@]+/|file:///).")]],
+        list[
+            Annotated[
+                str,
+                Form(
+                    "^(https?://[^/@]+/|file:///).",
+                    "http://, https:// or file:///, and no user name",
+                ),
+            ]
+        ],
         Field(min_length=1),
         Distinct,
     ] = Field(description="mirrors, tried in turn, of a safetensors file or one saved by PyTorch")
     size: Whole = Field(description="size of the file in bytes")
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(
-        description="SHA-256 of the file"
-    )
+    sha256: Sha256 = Field(description="SHA-256 of the file")
 
     @model_validator(mode="after")
     def _of_images_or_texts(self) -> Weights:

@@ -272,12 +272,16 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
         )
     pieces = strategy.data_parallel_size * strategy.micro_batches
     least_batch = 2 * pieces  # BatchNorm needs 2 samples in each piece
+    need = "a batch needs at least 2 samples"
+    if pieces > 1:
+        need = (
+            f"{cell.strategy.name} divides a batch into {pieces} pieces (ranks x micro-batches), "
+            "which need at least 2 samples each"
+        )
     for key in ("global_batch", "min_tail"):
         if getattr(training, key) < least_batch:
             yield (
-                f"{key} {getattr(training, key)} is too small: {cell.strategy.name} cuts a batch "
-                f"into {pieces} pieces (shares x micro-batches) of at least 2 samples; choose "
-                f"{least_batch} or more"
+                f"{key} {getattr(training, key)} is too small: {need}; choose {least_batch} or more"
             )
     if training.min_tail > training.global_batch:
         yield (

@@ -19,6 +19,7 @@ from parbench.errors import ParbenchError
 from parbench.plan.csv_file import read_csv
 from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
+    Form,
     Names,
     Number,
     Positive,
@@ -427,7 +428,13 @@ class Claim(StrictModel):
         return self._tests
 
 
-class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$")], Claim]]):
+ClaimName = Annotated[
+    str,
+    Form("^[a-z0-9][a-z0-9-]{0,63}$", "a name of at most 64 lowercase letters, digits and hyphens"),
+]
+
+
+class Claims(RootModel[dict[ClaimName, Claim]]):
     """All claims that sources make in words, by name."""
 
 

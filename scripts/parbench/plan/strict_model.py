@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import pydantic
-from pydantic import ConfigDict, Field, WrapValidator, create_model, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from parbench.errors import ParbenchError
 from parbench.plan.places import shown
@@ -71,8 +80,40 @@ def _distinct(value: list[object]) -> list[object]:
 
 
 AS_WRITTEN = WrapValidator(_unchanged)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Metadata of a text's type: a ``pattern``, and what it accepts in ``words``, for messages."""
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the schema of a text that is checked for its type, then for its form."""
+        shaped = core_schema.custom_error_schema(
+            core_schema.str_schema(pattern=self.pattern),
+            "form",
+            custom_error_message="should be {words}",
+            custom_error_context={"words": self.words},
+        )
+        return core_schema.chain_schema([handler(source), shaped])
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON schema of such a text, with the pattern."""
+        return {**handler(schema), "pattern": self.pattern}
+
+
 NAME = "[a-z0-9][a-z0-9_-]{0,63}"
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Name = Annotated[
+    str,
+    Form(f"^{NAME}$", "a name of at most 64 lowercase letters, digits, hyphens and underscores"),
+]
+Sha256 = Annotated[str, Form("^[0-9a-f]{64}$", "64 hexadecimal digits, in lower case")]
 Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Number = Annotated[float, AS_WRITTEN]
@@ -198,12 +239,14 @@ def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails)
             return Problem(above, missing_key(key, field.description if field else None))
         case "literal_error":
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
+        case "string_pattern_mismatch":  # words, not the regular expression
+            message = "does not have the expected form"
         case "value_error":  # the model's own full sentence
             return Problem(keys, message.removeprefix("Value error, "))
         case _:
             pass
     if place[-1:] == ("[key]",):
-        return Problem(keys[:-1], f"value {text} as a key {plain(message)}", str(place[-2]))
+        return Problem(keys[:-1], f"the key {text} {plain(message)}", str(place[-2]))
     field = kind.model_fields.get(str(keys[0])) if keys else None
     meaning = f"; `{keys[0]}`: {field.description}" if field and field.description else ""
     return Problem(keys, f"value {text} {plain(message)}{meaning}")

@@ -13,6 +13,7 @@ from parbench.plan.configuration import Seeds
 from parbench.plan.settings import Assumed, Layer
 from parbench.plan.strict_model import (
     Distinct,
+    Form,
     Name,
     Names,
     Number,
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     Metric = str
 else:
     Metric = Literal[tuple(METRICS)]
-Values = dict[Annotated[str, Field(pattern="^[a-z_]+$")], Annotated[list[Any], Field(min_length=1)]]
+Values = dict[
+    Annotated[str, Form("^[a-z_]+$", "lowercase letters and underscores")],
+    Annotated[list[Any], Field(min_length=1)],
+]
 
 
 class Citation(StrictModel):
@@ -39,7 +43,7 @@ class Citation(StrictModel):
     text: str = Field(description="the citation in one line")
     authors: list[str] | None = Field(None, description="names of the authors")
     year: int | None = Field(None, description="year of publication")
-    url: Annotated[str, Field(pattern="^https://")] | None = Field(
+    url: Annotated[str, Form("^https://", "an address that begins with https://")] | None = Field(
         None, description="https address of the source"
     )
 
@@ -254,7 +258,17 @@ class Study(StrictModel):
         description="variants, the columns of the grid"
     )
     sweep: list[Sweep] = Field([], description="further variants, made from templates")
-    together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
+    together: dict[
+        Annotated[
+            str,
+            Form(
+                "^[a-z0-9][a-z0-9_+-]{0,63}$",
+                "a name of at most 64 lowercase letters, digits, plus signs, hyphens and "
+                "underscores",
+            ),
+        ],
+        Together,
+    ] = Field(
         {},
         description="rows for several models, by name: the time until all of them are trained, at "
         "the same time or one after the other",

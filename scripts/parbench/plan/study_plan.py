@@ -15,14 +15,14 @@ from pydantic import Field, PlainSerializer
 from parbench.cell import Dataset, Hardware, Options, Training
 from parbench.files import FILE_NAME, read_record
 from parbench.plan.configuration import Override
-from parbench.plan.strict_model import Number, StrictModel, validated
+from parbench.plan.strict_model import Form, Number, StrictModel, validated
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
 
 
 # Plans in evidence come from other people, so their texts are made safe to show.
-FileName = Annotated[str, Field(pattern=f"^{FILE_NAME}$")]
+FileName = Annotated[str, Form(f"^{FILE_NAME}$", "the name of a file, without a folder")]
 
 
 # Parts of a cell, whose numbers are written unchanged.

@@ -51,11 +51,11 @@ class Strategy(_base.Strategy):
         if self.cell.trained_by is None:
             yield "spark only runs inference; set trained_by to the variant that does the training"
         if (kind := self.cell.training.input) != "tensor":
-            yield f"spark's workers do not support input {kind}; remove it"
+            yield f"spark's workers do not support input: {kind}; remove it"
         if hardware.device != "cpu" or hardware.devices * hardware.nodes != 1:
-            yield "spark's executors use the cores of one device; choose hardware with device: cpu"
+            yield "spark runs on one CPU device; choose hardware with device: cpu, devices: 1"
         if executors > 1 and not self.options.get("cluster"):
-            yield f"executors {executors} without a cluster; set cluster: true, or remove executors"
+            yield f"executors {executors} needs a cluster; set cluster: true, or remove executors"
         if hardware.threads % executors:
             yield (
                 f"executors {executors} cannot divide {hardware.threads} cores evenly; choose a "

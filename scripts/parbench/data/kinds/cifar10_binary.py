@@ -44,7 +44,8 @@ class Kind(Source, frozen=True):
     )
     size: int = Field(ge=1, description="size of the archive in bytes")
     sha256: str = Field(
-        pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the archive, in lower-case hexadecimal"
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the archive: 64 hexadecimal digits, in lower case",
     )
     path: str = Field(
         default="",
