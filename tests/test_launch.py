@@ -352,7 +352,7 @@ def test_who_does_not_stop_in_time_is_ended(launch):
     process.terminate()
     _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
-    assert "before its first checkpoint; the same command starts it anew" in errors
+    assert "before its first checkpoint; the same command starts it again" in errors
 
 
 def test_ranks_end_with_their_launcher_whatever_ends_it(launch):

@@ -253,7 +253,7 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, watched, numbe
     if number == signal.SIGTERM:
         assert process.returncode == 128 + number
         assert "ended by SIGTERM; " in errors
-        assert errors.endswith("the same command starts it anew\n")
+        assert errors.endswith("the same command starts it again\n")
     assert not it.out.exists()
 
 

@@ -64,9 +64,9 @@ def needed(side: Cell, nodes: int) -> tuple[int, int]:
 def lock_devices(cell: Cell | Pair, nodes_here: int = 1) -> Iterator[LockedDevices]:
     """Lock the devices of ``cell`` on this machine, and yield them.
 
-    ``nodes_here``: how many of the cell's nodes are this machine. The sides of a pair use the same
-    devices in turn. Waits until enough devices are free. Raises ParbenchError if this process may
-    not use that many.
+    ``nodes_here``: how many of the cell's nodes run on this machine. The sides of a pair use the
+    same devices in turn. Waits until enough devices are free. Raises ParbenchError if this process
+    may not use that many.
     """
     needs = [needed(side, min(nodes_here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*needs, strict=True))
@@ -143,6 +143,6 @@ def _try_lock(name: str, stack: contextlib.ExitStack) -> bool:
 
 
 def _namespace() -> str:
-    """Return the beginning of all names: that of the machine or, for tests, of PARBENCH_LOCKS."""
+    """Return the prefix of all names; tests have one of their own, from PARBENCH_LOCKS."""
     own = os.environ.get("PARBENCH_LOCKS")
     return f"parbench-{hashlib.sha256(os.fsencode(own)).hexdigest()[:12]}/" if own else "parbench/"

@@ -2,8 +2,8 @@
 
 Turns follow A B, B A, B A, A B, so that drift, other programs and clock speed affect all sides
 alike (randomized multiple interleaved trials, Abedi and Brecht 2017). A side's turns of about a
-second together are a slice, and one slice of each side is a pair. training/pair_rank.py is what the
-ranks run.
+second together are a slice, and one slice of each side is a pair. The ranks run
+training/pair_rank.py.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def _kept(task: Task, stopped: dict | None) -> str:
         return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {ending}"
     if checkpoint.written(checkpoint.folder(task.out)):
         return f"its last checkpoint {ending}"
-    return "before its first checkpoint; the same command starts it anew"
+    return "before its first checkpoint; the same command starts it again"
 
 
 def _report(task: Task, sentence: str, failed: bool = True) -> None:
@@ -376,7 +376,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
     if why_not is not None:
         _report(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
-    time.sleep(REQUEUE_SECONDS)  # until Slurm ends this process: it would take an exit status
+    time.sleep(REQUEUE_SECONDS)  # Slurm ends this process; if it exited, Slurm would not requeue
     return 1
 
 

@@ -58,7 +58,7 @@ PREPARE: Request = {
     "runtime": PREPARE_MINUTES,
 }
 
-# Between squeue's columns: no path or comment holds it.
+# Separates squeue's columns: no path or comment contains it.
 SEPARATOR = "\x1f"
 
 
@@ -129,7 +129,7 @@ def check(cluster: Cluster, config: Config, name: str) -> None:
     raise ParbenchError(f"{config.stated_in(*key)}: {'.'.join(key)}: {problem}")
 
 
-# ---------------------------------------------------------------- what a cell asks for
+# ---------------------------------------------------------------- what a cell requests
 
 
 def resources(hardware: Hardware, settings: Slurm, cluster: Cluster | None) -> Request:

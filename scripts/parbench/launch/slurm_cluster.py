@@ -14,9 +14,9 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 
 ASK_SECONDS = 60  # a busy controller answers late
-# For how many seconds a controller that does not answer is asked again. Before anything is
-# submitted, a user waits for the answer. Within a job, more depends on it, so that there is time to
-# restart the controller (the Slurm plugin's 100 attempts in slurm/config.yaml take as long).
+# Seconds for which a request is repeated if the controller does not answer. Before anything is
+# submitted, a user waits for the answer. Within a job there must be time to restart the controller
+# (the Slurm plugin's 100 attempts in slurm/config.yaml take as long).
 START_SECONDS = 60
 JOB_SECONDS = 900
 LONGEST_PAUSE = 30  # seconds between two attempts; the first pause is one second
@@ -72,7 +72,7 @@ class Node:
     """A node, from `scontrol show node`."""
 
     cores: int
-    memory_mib: int  # 0: the site does not configure it, and jobs must not ask for any
+    memory_mib: int  # 0: the site does not configure it, and jobs must not request any
     gpus: dict[str, int]  # by type; a site may leave the type empty
     partitions: frozenset[str]
 

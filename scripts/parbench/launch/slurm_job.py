@@ -1,6 +1,6 @@
 """Describe the Slurm job that this process runs in, and requeue it.
 
-The executor's job steps keep little more than SLURM_JOB_ID; scontrol reports the rest.
+The executor's job steps have hardly any variable but SLURM_JOB_ID; scontrol reports the rest.
 """
 
 from __future__ import annotations

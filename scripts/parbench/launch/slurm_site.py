@@ -1,4 +1,4 @@
-"""Show what a cell on each hardware would ask Slurm for (`parbench doctor --slurm`).
+"""Show what a cell on each hardware would request from Slurm (`parbench doctor --slurm`).
 
 Snakemake's Slurm plugin itself makes each line, and Slurm checks it with `sbatch --test-only`,
 which submits nothing.

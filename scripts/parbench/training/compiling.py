@@ -38,7 +38,7 @@ def own_cache(cell: Cell) -> Iterator[None]:
 def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
     """Compile by running each of ``passes``, one per shape; any other shape is then an error.
 
-    Returns by how many seconds first passes exceed last ones, on the slowest rank.
+    Returns how many seconds longer the first passes took than the last ones, on the slowest rank.
     """
     strategy, seconds = run.strategy, 0.0
     for number, run_pass in enumerate(passes):

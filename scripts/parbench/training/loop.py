@@ -17,10 +17,10 @@ from parbench.training.run import Run
 def warm_up(run: Run, steps: int) -> None:
     """Take ``steps`` real training steps while nothing is timed, then undo their effects.
 
-    So first allocations, the choice of kernels and DDP's bucket building delay no timed step. If
-    the last batch of an epoch has another size, one more step warms up that size. Weights, buffers,
-    optimizer and loss scaler are restored, so that training starts from the seed's weights. Raises
-    Stopped.
+    This keeps first allocations, the choice of kernels and DDP's bucket building out of the timed
+    steps. If the last batch of an epoch has another size, one more step warms up that size.
+    Weights, buffers, optimizer and loss scaler are restored, so that training starts from the
+    seed's weights. Raises Stopped.
     """
     whole_state = run.strategy.full_tensors(run.state())
     initial = {name: value.detach().cpu().clone() for name, value in whole_state.items()}

@@ -112,7 +112,7 @@ def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) ->
         with clocks.Stopwatch(strategy.devices) as watch:
             samples = sum(step() for _ in range(steps))
         usage = load.now(helpers) - earlier
-    _barrier(strategy)  # the other side must not wake while a rank of this one computes
+    _barrier(strategy)  # the other side must not continue while this one computes
     joules = meters.own_joules - before
     # The counter covers a whole card, which companions may share.
     known = joules > 0 and not strategy.companions  # false for NaN

@@ -31,7 +31,7 @@ HOW = "from parbench_turns import step, and step(samples=...) after each trainin
 HELLO, REPORT = ("process", "rank", "ranks", "python", "packages"), ("samples", "seconds")
 POLL_SECONDS = 0.2
 END_SECONDS = 3.0  # between SIGTERM and SIGKILL; the launcher kills its ranks after 5
-EXIT_SECONDS = 10.0  # a program must end within so long after one of its ranks
+EXIT_SECONDS = 10.0  # in which a program must end after one of its ranks has ended
 LOG_LINES = 8  # last lines of the log that an error shows
 
 
@@ -41,7 +41,7 @@ class ProgramError(ParbenchError):
 
 @dataclass(eq=False)
 class Rank:
-    """A process that called `step`: its socket, what it has sent and nobody has read yet, its
+    """A process that called `step`: its socket, the data from it that are not read yet, its
     Python and the versions of the packages that it had loaded."""
 
     connection: socket.socket
@@ -326,7 +326,7 @@ class Program:
     # ------------------------------------------------------------ errors
 
     def _fail_ended(self) -> None:
-        """Raise ProgramError, as the program, or one of its ranks, has ended."""
+        """Raise ProgramError because the program or one of its ranks has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._begun.wait(EXIT_SECONDS)
         status = self._begun.returncode

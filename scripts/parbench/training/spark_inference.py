@@ -231,7 +231,7 @@ class Session:
     # ------------------------------------------------------------ from Spark's own metrics
 
     def skew(self) -> float:
-        """Return the time of the last job's longest task over that of its median task."""
+        """Return the time of the last job's longest task divided by that of its median task."""
         stages = [stage for stage in self._query("stages?status=complete") if stage["numTasks"] > 0]
         last = max(stages, key=lambda stage: stage["stageId"])
         path = f"stages/{last['stageId']}/{last['attemptId']}/taskList?length=100000"

@@ -1,7 +1,7 @@
-"""Write images of the test set into a folder at a fixed rate, until time is up and kills are done.
+"""Write test images into a folder at a fixed rate, until the time is over and all kills are done.
 
-Images have ids from 0 upwards; files that are not images have ids below 0. The file MADE, next to
-the folders, logs the time of each, and the file COST the CPU time of all of them.
+Images have ids from 0 upwards; files that are not images have ids below 0. Next to the
+folders, the file MADE has the time of each, and the file COST the CPU time of all of them.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def read(path: Path) -> ClaimsFile:
         hint = f"; --data {other} reads the run that stopped" if other.exists() else ""
         raise ParbenchError(f"{path}: no such file; parbench report writes it{hint}")
     made: ClaimsFile = read_record(path, "claims")
-    by_schema.check(made, "judged", str(path), "parbench report writes it anew")
+    by_schema.check(made, "judged", str(path), "parbench report writes it again")
     return made
 
 

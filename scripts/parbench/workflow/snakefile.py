@@ -76,7 +76,7 @@ def evidence_files(pattern: str) -> Callable[[Wildcards], list[str]]:
 
 
 def _digest_file(image: recipes.Image) -> str:
-    """Return the file that stands for an image; its name has a digest of the image's sources."""
+    """Return the file that represents an image; its name has a digest of the image's inputs."""
     return f"results/images/{image.label}.json"
 
 
