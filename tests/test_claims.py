@@ -709,7 +709,7 @@ VOUCHED = (1.001, 0.999, 1.001, 0.999)
         (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED), ""),
         (turns(DDP, EAGER, *FAST), "equal sides are not shown to be equal"),  # there are none
         (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED[:3]), "equal sides are not shown"),
-        (turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED), "mostly disturbed"),
+        (turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED), "slices disturbed"),
         (
             turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED).model_copy(
                 update={"scaled": ["epochs 1 instead of 50"]}
@@ -728,7 +728,7 @@ def test_all_reasons_against_firmness_are_given():
     ddp = turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED[:3])
     scaled = ddp.model_copy(update={"scaled": ["epochs 1 instead of 50"]})
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, scaled)
-    parts = ("from a scaled copy", "equal sides are not shown", "mostly disturbed")
+    parts = ("from a scaled copy", "equal sides are not shown", "slices disturbed")
     assert all(part in made.weakness for part in parts)
     assert (
         claim_headline.headline([made]).count(

@@ -112,8 +112,8 @@ class Judged:
     ``grade``: how close its cells are to the source's (terms.GRADES); ``machines``: the
     fingerprints of the machines that ran them; ``weaknesses``: all reasons why the verdict is not
     firm, none if it is. A firm verdict would not change if all claims of the report were judged as
-    one, rests on mostly undisturbed pairs with equal A/A controls, and is at the source's own
-    scale.
+    one, rests on pairs with equal A/A controls and fewer than half of their slices disturbed, and
+    is at the source's own scale.
     """
 
     name: str
@@ -408,7 +408,7 @@ def _weaknesses(judged: Judged, study: Rebuilt, claims: int) -> Iterator[str]:
     if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
         yield "based on pairs whose equal sides are not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
-        yield "based on mostly disturbed pairs"
+        yield "based on a pair with half or more of its slices disturbed"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     if answer == terms.UNDECIDED:
         yield "not clear enough among all claims"
