@@ -377,7 +377,7 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> TableEntry:
         caption="Claims are numbered as above. Each row is one comparison of one part of a claim: "
         "the metric of the first side over that of the second; for scores, the first minus the "
         "second. Its values come from the restarts of pairs measured in turns, or from seeds "
-        "(their number in brackets). Direction: whether it is above or below, or the same, as "
+        "(their number in parentheses). Direction: whether it is above or below, or the same, as "
         "claimed. Size: how large it is here; smaller is closer to no effect than published.",
         notes=notes,
         empty="No claim of these sources has a part that cells can measure.",

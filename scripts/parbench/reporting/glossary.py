@@ -156,7 +156,7 @@ WORK = (
     Term(
         "reproduced",
         f"measured here: mean ± standard deviation, or the range of fewer than {terms.FEWEST} "
-        "values; how many they are stands in brackets",
+        "values; their number is in parentheses",
     ),
     Term(
         "ratio",
@@ -209,7 +209,7 @@ WORK = (
     Term(
         "if the estimate stays",
         "what a decision would take, if mean and spread stayed as they are: minutes by what a "
-        "restart or seed took here, and in brackets how many more of them",
+        "restart or seed took here, and in parentheses how many more of them",
     ),
     Term(
         terms.TOO_CLOSE,
@@ -233,7 +233,7 @@ WORK = (
         "an Apptainer file with a cell's software",
         ("Apptainer image", "Image digest"),
     ),
-    Term("evidence", "a study's results of one machine, in one file that is kept"),
+    Term("evidence", "one machine's results for a study, kept in one file"),
     Term(
         "identity",
         "what a measurement rests on: settings, code, software, data and weights of its cell",
@@ -249,18 +249,18 @@ WORK = (
 UNDECIDED = Term(
     terms.UNDECIDED,
     "neither shown nor refuted: the interval allows both, or there are fewer than "
-    f"{terms.FEWEST} values. What a decision would take stands beside it",
+    f"{terms.FEWEST} values. What it would take to decide is given next to it",
 )
 OPPOSITE = Term(
     terms.OPPOSITE,
     "the whole interval lies on the other side of no effect (a ratio of 1, a difference of 0) than "
     "what is published or claimed",
 )
-NOT_RUN = Term(terms.NOT_RUN, "it was not run on this machine; what it needs stands beside it")
+NOT_RUN = Term(terms.NOT_RUN, "it was not run on this machine; what it needs is given next to it")
 NOT_COMPARABLE = Term(
     terms.NOT_COMPARABLE,
     "the numbers measure different things, the published one is beyond the bound, or equal sides "
-    "differ; which of these stands beside it",
+    "differ; the reason is given next to it",
 )
 NOT_MEASURED = Term(
     terms.NOT_MEASURED,
@@ -293,7 +293,7 @@ NUMBERS = (
     Term(
         terms.NOT_TOLD_APART,
         "the interval is too wide to say whether the size is as published, smaller or larger; what "
-        "a decision would take stands beside it",
+        "it would take to decide is given next to it",
     ),
 )
 DIRECTIONS = (
@@ -318,7 +318,7 @@ LACKS = (
     NOT_RUN,
     Term(
         terms.FAILED_HERE,
-        "a side failed in some restart or seed; how and in how many stands beside it",
+        "a side failed in some restart or seed; how, and in how many, is given next to it",
     ),
     Term(terms.NO_PAIR, "no pair compares the times of the two groups"),
     NOT_COMPARABLE,
@@ -345,11 +345,13 @@ CLAIMS = (
     ),
     UNDECIDED,
     Term(terms.REPORTED, "shown, and not judged: the source asks a question and claims nothing"),
-    Term(terms.NOT_TESTED, "no part of the claim was measured; what is lacking stands beside it"),
+    Term(
+        terms.NOT_TESTED, "no part of the claim was measured; what is missing is given next to it"
+    ),
     Term(
         "where tested",
-        "only some parts of the claim, or comparisons, were measured; how many, and what the "
-        "others lack, stands in brackets",
+        "only some parts of the claim, or comparisons, were measured; how many, and why the others "
+        "were not, is in parentheses",
     ),
 )
 # By the name of their table in docs/; some verdicts are in several.

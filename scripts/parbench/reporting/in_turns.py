@@ -58,7 +58,7 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         caption="Both sides of a pair took turns on the same devices, slice by slice, in "
         "each of several restarts. A disturbed pair of slices is measured again and left out, or "
         f"used if fewer than {LEAST_PAIRS} others remain in its restart. Other programs' load can "
-        "slow the side with more cores more. In brackets: the ratio with all disturbed pairs of "
+        "slow the side with more cores more. In parentheses: the ratio with all disturbed pairs of "
         "slices, and the 95 % interval. The bound of "
         "a speedup is the ratio of cores or GPUs; there is none for the same number of devices, "
         "another precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
