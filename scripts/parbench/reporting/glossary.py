@@ -146,8 +146,9 @@ WORK = (
     Term("baseline", "the variant that a speedup is measured against"),
     Term(
         "shared",
-        "said of a cell during which other cells ran on such a machine, which may have slowed it; "
-        "of a pair, that jobs of others may have run on its nodes",
+        "said of a cell: other cells ran at the same time on a machine with the same hardware, "
+        "perhaps the same machine, and may have slowed it; of a pair: jobs of others may have run "
+        "on its nodes",
         ("shared:", terms.SHARED_CELL),
     ),
     Term("min tail", str(Settings.model_fields["min_tail"].description)),

@@ -65,7 +65,7 @@ GRADES = (SAME_CONFIGURATION, OTHER_HARDWARE, SCALED_COPY)
 TOO_CLOSE = "too close to call"  # used if a verdict would take too long
 
 FEWEST = 4  # seeds or restarts; fewer decide nothing, and only their range is shown
-SHARED = "shared: other cells ran at the same time on such a machine"
+SHARED = "shared: other cells ran at the same time on such hardware, perhaps on this machine"
 LEAST_SECONDS = 2.0  # of training that a rate needs
 SHORT = f"short: timed over less than {LEAST_SECONDS:g} s of steps"
 SHARED_CELL = "shared its machine"
