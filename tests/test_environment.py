@@ -360,6 +360,7 @@ def outside(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
 def test_a_command_says_what_to_type_on_a_bare_python(tmp_path):
     done = outside("scripts/bin/parbench", "audit", "a b.csv")
     first, *lines = done.stderr.splitlines()
+    assert done.returncode == 2
     assert re.match(
         r"error: \S+ lacks packages that parbench needs \(.*\); enter its environment", first
     )

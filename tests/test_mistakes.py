@@ -118,3 +118,14 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(work, 
         assert process.stdout.readline()
         process.stdout.close()  # as `head -n 1` does
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.scattered
+def test_a_study_that_is_a_link_to_nothing_is_named_as_such(work):
+    path = work.folder / "studies/linked.yaml"
+    path.symlink_to("elsewhere.yaml")
+    try:
+        says = message(work, "cells --study linked")
+    finally:
+        path.unlink()
+    assert says.startswith("error: studies/linked.yaml: a link to elsewhere.yaml, which does not")

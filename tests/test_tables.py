@@ -411,9 +411,14 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     assert horovod.endswith("not run: needs 2x A100")
     assert lines[7].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
     assert "Compared in turns: nothing." in lines
-    paths["table"].write_text("a,b\n1,2\n")
-    done = run_program(tmp_path, "closing")
-    assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr
+    for text, problem in (
+        ("a,b\n1,2\n", "it has no column 'study'"),
+        ("a,b\n", "it has no rows"),
+        ("", "No columns to parse from file"),
+    ):
+        paths["table"].write_text(text)
+        done = run_program(tmp_path, "closing")
+        assert f"paper.csv: not a table of parbench ({problem}); delete it" in done.stderr
 
 
 def test_epochs_hold_further_numbers_for_metrics():

@@ -63,7 +63,7 @@ def sentence(error: ImportError, command: Sequence[str]) -> str | None:
 
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the exception that ends a program as Python does, or the sentence for it."""
+    """Print the exception that ends a program as Python does; or its sentence, and exit with 2."""
     if isinstance(error, KeyboardInterrupt):  # while the program was loading
         return
     # `parbench` looks for its checkout from the working folder upwards.
@@ -75,3 +75,4 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
         sys.__excepthook__(kind, error, trace)
     else:
         print(text, file=sys.stderr)
+        sys.exit(2)

@@ -189,7 +189,7 @@ def _require_study(name: str, where: str) -> Path:
     """Return the file of the study ``name``; ParbenchError, which begins with ``where``, without
     one."""
     path = places.study(name)
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nothing is named as such when it is read
         raise ParbenchError(
             f"{where}: unknown study {name!r}: there is no {shown(path)}"
             f"{nearest(name, places.studies())}"

@@ -89,10 +89,14 @@ def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     try:
         text = io.StringIO(read_text(path, fix=fix))
         frame = pd.read_csv(text, dtype=str, keep_default_na=False)
-        first, *more = cast(list[dict[str, str]], frame.to_dict("records"))
-        return [
-            Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()})
-            for row in (first, *more)
-        ]
-    except (KeyError, ValueError) as error:
-        raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
+        rows = cast(list[dict[str, str]], frame.to_dict("records"))
+        if rows:
+            return [
+                Row(**{name: kind(row[name]) for name, kind in COLUMNS.items()}) for row in rows
+            ]
+        problem = "it has no rows"
+    except KeyError as error:
+        problem = f"it has no column {error}"
+    except ValueError as error:
+        problem = str(error)
+    raise ParbenchError(f"{path}: not a table of parbench ({problem}); {fix}")
