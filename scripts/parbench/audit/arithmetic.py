@@ -373,7 +373,7 @@ def efficiency(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
         assumptions.compares(*(each for speedup in speedups for each in (row, speedup)))
-        baselines = set.union(set(), *(_baselines(row, speedup) for speedup in speedups))
+        baselines = {each for speedup in speedups for each in _baselines(row, speedup)}
         printed = {other.devices for other in rows if other.setting == row.setting}
         if speedups and not baselines & (printed | {1}):
             quotients = " and ".join(

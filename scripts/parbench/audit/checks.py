@@ -8,7 +8,6 @@ columns it needs and how each check works.
 from __future__ import annotations
 
 import itertools
-import operator
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,7 +68,7 @@ def of_claims(
     claims: Mapping[str, Claim], rows: Rows, assumptions: DatasetAssumptions
 ) -> list[Contradiction]:
     """Return the contradictions between a source's own numbers and its ``claims``."""
-    findings = []
+    findings: list[Contradiction] = []
     for name, claim in claims.items():
         of_study = [row for row in rows if row.study == claim.study]
         for number, test in enumerate(claim.tests if of_study else ()):
@@ -108,7 +107,9 @@ def denied_by_its_numbers(
     if test.op not in (">", "<"):
         return
     none = 0.0 if test.is_of_differences else 1.0
-    rows_of_all, messages, denied = [], [], []
+    rows_of_all: list[Published] = []
+    messages: list[str] = []
+    denied: list[bool] = []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in contrasted(test, list(_own_ratios(test, rows))):
         assumptions.compares(
@@ -136,14 +137,14 @@ def denied_by_its_numbers(
 def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
     """Yield the ratios that a claim's test compares, of rows that agree in all else."""
 
-    def unnamed(row: Published) -> tuple:
+    def unnamed(row: Published) -> tuple[object, ...]:
         batch = "" if "batch_size" in test.named else row.batch_size
         options = Configuration.of_row(row).options.items()
         rest = sorted(each for each in options if each[0] not in test.named_options)
         way = row.strategy, tuple(rest), row.nodes, row.devices, row.devices_per_node
         return row.model, row.hardware, row.precision, batch, () if test.is_of_layouts else way
 
-    by = operator.sub if test.is_of_differences else operator.truediv
+    by = _difference if test.is_of_differences else _ratio
     overs, unders = (
         [row for row in rows if Configuration.of_row(row).is_side(side, test)]
         for side in test.sides
@@ -151,6 +152,14 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
     for over, under in itertools.product(overs, unders):
         if over.line != under.line and unnamed(over) == unnamed(under) and under.value:
             yield OwnRatio(over, under, by)
+
+
+def _difference(over: float, under: float) -> float:
+    return over - under
+
+
+def _ratio(over: float, under: float) -> float:
+    return over / under
 
 
 def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, rows: Rows) -> Found:
@@ -195,7 +204,7 @@ def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
 
 def show(found: Iterable[Contradiction]) -> str:
     """Return the findings as text for a terminal, by study, with their lines in the file."""
-    parts = []
+    parts: list[str] = []
     by_study = sorted(found, key=lambda finding: finding.study)
     for study, group in itertools.groupby(by_study, key=lambda finding: finding.study):
         parts.append(study)

@@ -133,7 +133,7 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
         "model": _by_spelling({}, given, [*models.names(), *networks]),
         "strategy": _by_spelling(CALLED, given, strategies.names()),
     }
-    found = []
+    found: list[Published] = []
     for row in rows:
         changes: dict[str, str] = {}
         for key, known in ours.items():
@@ -181,7 +181,7 @@ def _check_given(table: Path, rows: Iterable[Published], given: Mapping[str, str
 
 def _check_one_value(table: Path, before: Iterable[Published], after: Iterable[Published]) -> None:
     """Raise ParbenchError if two printed names became one, which now has two values."""
-    firsts: dict[tuple, tuple[Published, Published]] = {}
+    firsts: dict[tuple[object, ...], tuple[Published, Published]] = {}
     for printed, row in zip(before, after, strict=True):
         other, first = firsts.setdefault((row.configuration, row.metric), (printed, row))
         for key, plural in PLURALS.items():
@@ -332,7 +332,7 @@ def claims(name: str, rows: list[Published]) -> str:
     measured = {row.metric for row in rows}
     bounded = (metric for metric in METRICS.values() if metric.bounded_by_devices)
     metric = next((metric for metric in bounded if metric.name in measured), None)
-    parts = []
+    parts: list[str] = []
     for way in ways if metric else ():
         if baseline := way.baseline(ways):
             sides = (json.dumps(side.selection).replace('"', "") for side in (way, baseline))
@@ -377,7 +377,8 @@ def _grid(rows: list[Published], ways: list[Way], small: bool = False) -> str:
         model: {"options": models.load(model).SMALL} if small and models.load(model).SMALL else {}
         for model in own_models
     }
-    variants, compare = {}, []
+    variants: dict[str, dict[str, object]] = {}
+    compare: list[dict[str, str]] = []
     for way in ways:
         baseline = way.baseline(ways)
         own = [row.model for row in rows if Way.of(row) == way]

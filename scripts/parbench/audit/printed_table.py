@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from parbench.audit.arithmetic import RATIOS, SCORES, quantity_of
 from parbench.errors import ParbenchError
@@ -23,8 +24,10 @@ from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
 
 # Columns that say what was measured; every other name is a metric.
-KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
-KEYS += ("batch_per_device", "note")
+KEYS = (
+    *("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision"),
+    *("batch_per_device", "note"),
+)
 COUNTS = ("nodes", "devices")
 UNNAMED_MODEL = "the model"  # where no column states it
 UNNAMED = "device"  # hardware that no column states
@@ -39,6 +42,20 @@ _GROUPS = {",": r"\d{1,3}(,\d{3})+", ".": r"\d{1,3}(\.\d{3})+"}
 _BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
 
 
+class Described(TypedDict):
+    """The fields of a row that say what was measured."""
+
+    model: str
+    strategy: str
+    options: str
+    hardware: str
+    nodes: int
+    devices_per_node: int
+    batch_size: str
+    precision: str
+    note: str
+
+
 @dataclass
 class Printed:
     """The ``rows`` that were read, ``notes`` on what was skipped or assumed, and the ``texts`` of
@@ -51,8 +68,8 @@ class Printed:
 
 def mapped(text: str, what: str = "--columns") -> dict[str, str]:
     """Return ``Header=name, Header=name`` as a mapping; raise ParbenchError for anything else."""
-    found = {}
-    for part in next(csv.reader([text], skipinitialspace=True), []):
+    found: dict[str, str] = {}
+    for part in next(csv.reader([text], skipinitialspace=True), None) or []:
         header, sign, name = (piece.strip() for piece in part.rpartition("="))
         if not (header and sign and name):
             raise ParbenchError(
@@ -191,7 +208,7 @@ def _tables(
         if set(names.values()) != set(wanted.values()):
             title = text.strip("#*_ ") or title
             continue
-        rows = []
+        rows: list[PrintedLine] = []
         for row in rest:
             if not row[2].strip(" |,;\t"):
                 break
@@ -213,7 +230,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
     keys = {name: position for position, name in table.names.items() if name in KEYS}
     above: dict[str, str] = {}
     passed: Counter[str] = Counter()
-    described = []
+    described: list[tuple[int, Described]] = []
     for number, cells, _ in table.rows:
         # An empty cell in a column that says what was measured repeats the cell above.
         about = {
@@ -260,10 +277,10 @@ def _text(cell: str) -> str:
     return re.sub(rf"(?<=\S)\s*([{re.escape(_MARKS)}]|\^\w|\[\w{{1,2}}\])+$", "", plain).strip()
 
 
-def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str | int]:
+def _described(path: Path, line: int, about: Mapping[str, str]) -> Described:
     """Return the fields of a row that say what was measured; those without a column default to one
     unnamed device on one node."""
-    counts = {}
+    counts: dict[str, int] = {}
     for name in COUNTS:
         text = about.get(name, "1")
         found = re.fullmatch(r"(\d{1,6})\s*(x|×|[a-zA-Z]*s?)", text)
@@ -279,8 +296,17 @@ def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str
                 f"{path}: line {line}: batch_per_device: {brief(each)!r} is not a number of samples"
             )
         texts["batch_size"] = str(int(each) * counts["nodes"] * counts["devices"])
-    usual = {"model": UNNAMED_MODEL, "strategy": "", "hardware": UNNAMED}
-    return usual | texts | {"nodes": counts["nodes"], "devices_per_node": counts["devices"]}
+    return Described(
+        model=texts.get("model", UNNAMED_MODEL),
+        strategy=texts.get("strategy", ""),
+        hardware=texts.get("hardware", UNNAMED),
+        options=texts.get("options", ""),
+        batch_size=texts.get("batch_size", ""),
+        precision=texts.get("precision", ""),
+        note=texts.get("note", ""),
+        nodes=counts["nodes"],
+        devices_per_node=counts["devices"],
+    )
 
 
 @dataclass(frozen=True)

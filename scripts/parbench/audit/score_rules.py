@@ -50,8 +50,12 @@ def equal_values(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     Two values are equal by chance with probability 1/n, where n is the number of steps of the last
     digit between the model's smallest and largest value.
     """
-    equals: dict[tuple, list[list[Published]]] = {}  # by the configurations, one list per metric
-    chances = defaultdict(list)  # by the configurations without the model
+    equals: dict[
+        tuple[object, ...], list[list[Published]]
+    ] = {}  # by the configurations, one list per metric
+    chances: defaultdict[tuple[object, ...], list[float]] = defaultdict(
+        list
+    )  # by the configurations without the model
     for alike in grouped(
         list(filter(_is_precise, rows)), lambda row: (row.study, row.model, row.metric)
     ):

@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from parbench import cell as cells
 from parbench import identity
@@ -137,11 +137,20 @@ def duration(seconds: float) -> str:
 # ---------------------------------------------------------------- beside metrics.json
 
 
+class FailureJson(TypedDict):
+    """The content of failed.json: why there is no result, and the end of its log."""
+
+    sentence: str
+    log: str
+    lines: list[str]
+
+
 def record_failure(folder: Path, sentence: str, log: Path) -> None:
     """Write failed.json, if the disk allows it."""
     lines = log.read_text("utf-8", "replace").splitlines()[-LINES:] if log.exists() else []
+    failure: FailureJson = {"sentence": sentence, "log": str(log), "lines": lines}
     with contextlib.suppress(OSError):
-        write_json(folder / "failed.json", {"sentence": sentence, "log": str(log), "lines": lines})
+        write_json(folder / "failed.json", failure)
 
 
 def forget_failure(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from parbench import strategies
 from parbench.cell import Cell, Pair
@@ -47,7 +47,7 @@ def short_options(cell: Cell) -> str:
     schema = strategies.of(cell).OPTIONS
     for key, value in cell.strategy.options.items():
         if value != schema[key].get("default"):
-            several = cast(Iterable[Any], value if isinstance(value, (list, dict)) else [value])
+            several = cast(Iterable[object], value if isinstance(value, (list, dict)) else [value])
             text = "-".join(map(str, several))
             parts.append(f"{key}-{text}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")

@@ -103,17 +103,17 @@ class Published(pydantic.BaseModel):
         return self.value + self.rounding
 
     @property
-    def setting(self) -> tuple[Any, ...]:
+    def setting(self) -> tuple[object, ...]:
         """What is trained and on which hardware. An empty column is a value, too."""
         return self.study, self.model, self.hardware, self.batch_size, self.precision
 
     @property
-    def way(self) -> tuple[Any, ...]:
+    def way(self) -> tuple[object, ...]:
         """How it is trained: strategy, options, nodes, devices."""
         return self.strategy, self.options, self.nodes, self.devices
 
     @property
-    def configuration(self) -> tuple[Any, ...]:
+    def configuration(self) -> tuple[object, ...]:
         """Setting and way together, for which a source states one value per metric."""
         return (*self.setting, *self.way)
 
@@ -134,11 +134,11 @@ class Published(pydantic.BaseModel):
         parts += [f"batch {self.batch_size}"] if self.batch_size else []
         return " ".join(filter(None, [*parts, f"on {self.devices}x {self.hardware}"]))
 
-    def is_one_of(self, selection: Mapping[str, Any]) -> bool:
+    def is_one_of(self, selection: Mapping[str, object]) -> bool:
         """Return whether each column in ``selection`` has the value there, or one of them."""
 
-        def has(column: str, value: Any) -> bool:
-            choices = cast(list[Any], value if isinstance(value, list) else [value])
+        def has(column: str, value: object) -> bool:
+            choices = cast(list[object], value if isinstance(value, list) else [value])
             return _spelling(getattr(self, column, None)) in map(_spelling, choices)
 
         return all(has(column, value) for column, value in selection.items())
@@ -407,7 +407,7 @@ class Claim(StrictModel):
         shared = self.test.stated() if self.test else {}
         tests: list[ClaimTest] = []
         for number, part in enumerate(self.parts or ([ClaimPart()] if self.test else [])):
-            where: list[Any] = ["parts", number] if self.parts else ["test"]
+            where: list[str | int] = ["parts", number] if self.parts else ["test"]
             stated = shared | part.stated()
             try:
                 tests.append(ClaimTest.model_validate(stated))

@@ -91,7 +91,7 @@ def _options_of(strategy: str) -> Mapping[str, Any]:
     return strategies.load(strategy).OPTIONS if strategy in strategies.names() else {}
 
 
-def _option(value: Any) -> str:
+def _option(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

@@ -362,7 +362,7 @@ class Strategy:
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Copy the buffers (BatchNorm's running statistics) of rank 0 to every rank."""
 
-    def exchange_messages(self, what: str, message: Any = None) -> list[Any] | None:
+    def exchange_messages(self, what: str, message: object = None) -> list[Any] | None:
         """Send ``message`` (JSON) to the other models' processes when this one has reached
         ``what``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from parbench import models
 from parbench.cell import Model
@@ -96,7 +96,7 @@ class Strategy(eager.Strategy):
             name, options = list(self.companions.items())[self.companion - 1]
             self.model = Model(name, models.options(name, options))
 
-    def exchange_messages(self, what: str, message: Any = None) -> list | None:
+    def exchange_messages(self, what: str, message: object = None) -> list | None:
         """Exchange messages through the run's store, without blocking, so that a waiting process
         can send heartbeats."""
         if what not in self._sent:

@@ -32,7 +32,7 @@ class Invocation:
     triggers: frozenset[str]  # what makes Snakemake run a job again
     apptainer: bool  # --sdm apptainer was given
     configfiles: list[Path]
-    changes: dict  # the values of --config
+    changes: dict[str, Any]  # the values of --config
 
 
 def read(workflow: Any) -> Invocation:

@@ -25,7 +25,8 @@ def run(command: Sequence[str], minutes: float, variables: Mapping[str, str] | N
 
     ``variables`` are added to its environment. Returns its status, or 1 if it was interrupted.
     """
-    begun, started = time.time(), []
+    begun = time.time()
+    started: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: object) -> None:
         for process in started:

@@ -27,7 +27,7 @@ def _needed(
     needed_images = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images:
         needed_images.add(recipes.image("report", plan.stack, plan.images))
-    folders = set()
+    folders: set[str] = set()
     for name in {side.dataset.name for side in sides}:
         path = Path(plan.datasets[name].get("path", "/"))
         as_it_is = bare and not path.is_absolute() and ".." not in path.parts and path.is_dir()

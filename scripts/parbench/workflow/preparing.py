@@ -9,6 +9,7 @@ are added, so that this does not happen later, while cells are timed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from parbench.arguments import of_snakemake
 from parbench.deploy.deployment import CompletedSoftware
@@ -23,13 +24,13 @@ def prepare(arguments: Sequence[str]) -> None:
 
     ``arguments``: Snakemake's arguments. Raises ParbenchError.
     """
-    from snakemake.exceptions import CliException
+    from snakemake.exceptions import CliException  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         options = of_snakemake(arguments)
     except (SystemExit, CliException):  # Snakemake itself says what is wrong
         return
-    files = options.configfile or []
+    files: list[Path] = options.configfile or []
     for file in files:
         read_yaml(file)
     for word in options.targets or ():

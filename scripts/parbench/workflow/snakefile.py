@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from snakemake.exceptions import WorkflowError
+from snakemake.exceptions import WorkflowError  # pyright: ignore[reportMissingTypeStubs]
 
 from parbench import identity, models
 from parbench.cache import print_message
@@ -206,7 +206,7 @@ class WorkflowRun:
         """
         return max(0, 1000 - self.plan.cells[wildcards.cell].seed)
 
-    def resources(self) -> dict:
+    def resources(self) -> dict[str, Callable[[Wildcards], int | str | None]]:
         """Return cells' resources by the Slurm plugin's names; none if cells run on this machine.
 
         They do not use `threads`, which Snakemake limits to the submitting machine's cores.
@@ -214,7 +214,7 @@ class WorkflowRun:
         if self.invocation.main and not self.invocation.on_slurm:
             return {}
 
-        def one(key: str):
+        def one(key: str) -> Callable[[Wildcards], int | str | None]:
             return lambda wildcards: self.requests.of(wildcards.cell).get(key)
 
         return {key: one(key) for key in slurm.KEYS}
@@ -276,7 +276,7 @@ class WorkflowRun:
         return lambda wildcards: self._planned([name], Path.exists)
 
     @property
-    def report_image(self) -> str | list:
+    def report_image(self) -> str | list[str]:
         """The digest file of the image that makes tables and report; none on the host."""
         if not self.deployment.in_images:
             return []
@@ -329,7 +329,7 @@ class WorkflowRun:
         ]
         return self._planned(names, Path.exists)
 
-    def certified_image(self, wildcards: Wildcards) -> str | list:
+    def certified_image(self, wildcards: Wildcards) -> str | list[str]:
         """Return the digest file of a certificate's image; none on the host."""
         image = certificate.image_of(wildcards.place)
         return [] if image is None else f"results/images/{wildcards.place}.json"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
@@ -23,6 +24,9 @@ from parbench.plan.study_plan import FailedCell, PairGroup, PlannedGroup
 from parbench.printable import printable
 from parbench.variables import PROGRAM
 from parbench.verdicts.incomplete import cut
+
+if TYPE_CHECKING:
+    from parbench.launch.outcome import FailureJson
 
 REPORT = Path("reports/unfinished.html")
 SHOWN = 10  # number of cells named on the terminal
@@ -57,8 +61,10 @@ def write(plan: Plan, failed: Collection[str], inside: str, what: str) -> None:
 
 
 def _write(plan: Plan, failed: Collection[str], inside: str) -> None:
-    parbench, plans, tables = [*shlex.split(inside), "python", PROGRAM], [], []
-    shared_options = ["--cells", CELLS]
+    parbench = [*shlex.split(inside), "python", PROGRAM]
+    plans: list[Path] = []
+    tables: list[Path] = []
+    shared_options: list[str | Path] = ["--cells", CELLS]
     shared_options += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
         done_cells = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
@@ -83,7 +89,7 @@ def _run(*command: str | Path) -> None:
 
 def _not_done(
     failed: Collection[str], group: PlannedGroup | PairGroup, remaining: list[str]
-) -> dict:
+) -> dict[str, object]:
     """Return the plan's entries for the ``remaining`` cells of a group."""
     failures = [_failure(cell) for cell in remaining if cell in failed]
     reason = f"failed: {failures[0].sentence}" if failures else "not trained yet"
@@ -94,10 +100,12 @@ def _failure(cell: str) -> FailedCell:
     """Return why a cell failed, for the report, from its launcher's failed.json if any."""
     folder = places.folder(cell)
     try:
-        failure = read_record(folder / "failed.json", "sentence", "log")
+        failure: FailureJson = read_record(folder / "failed.json", "sentence", "log")
     except ParbenchError:
-        failure = {}
-    sentence = failure.get("sentence", "its job has not reported how it ended")
-    log = failure.get("log") or str(folder / "log.txt")
-    lines = failure.get("lines", [])
-    return FailedCell(cell=cell, sentence=sentence, lines=lines, log=log)
+        failure = {"sentence": "its job has not reported how it ended", "log": "", "lines": []}
+    return FailedCell(
+        cell=cell,
+        sentence=failure["sentence"],
+        lines=failure.get("lines", []),
+        log=failure["log"] or str(folder / "log.txt"),
+    )

@@ -95,7 +95,7 @@ class Profile(none.Profile):
 
         return exchanged
 
-    def exchanging_in(self, module: Any, name: str) -> None:
+    def exchanging_in(self, module: object, name: str) -> None:
         """Replace ``module.name`` by its ``exchanging`` version until the profile ends."""
         function = getattr(module, name)
         setattr(module, name, self.exchanging(function))
@@ -226,12 +226,12 @@ class Span:
         self._device, self._kept = device, kept
         self._begun = float("nan")
 
-    def begin(self, *given: Any) -> None:
+    def begin(self, *given: object) -> None:
         """Record that the task has begun."""
         wait_for(self._device)
         self._begun = clock()
 
-    def end(self, *given: Any) -> None:
+    def end(self, *given: object) -> None:
         """Record that the task, or a part of it, has ended."""
         wait_for(self._device)
         self._kept.append((self._begun, clock()))

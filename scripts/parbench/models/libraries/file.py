@@ -142,7 +142,7 @@ class Network:
         options = {key: part["default"] for key, part in self.OPTIONS.items()} | self.SMALL
         return _outline.small_size(lambda size: module.build(_outline.CLASSES, size, dict(options)))
 
-    def _stated(self, key: str, default: Any) -> Any:
+    def _stated(self, key: str, default: object) -> Any:
         value = getattr(self._module, key, default)
         if not isinstance(value, type(default)):
             raise self._error(f"{key} is a {type(value).__name__}, not a {type(default).__name__}")
