@@ -1,10 +1,11 @@
 """What a user reads after a mistake, as tests/contract/mistakes.yaml lists it.
 
-Each is made as a user makes it and must be answered by one clear error before anything runs. One
-alone is tested by `-k 'an unknown stack'`; after a change on purpose, rewrite the messages and read
-the difference:
+Each is made as a user makes it and must be answered by one clear error before anything runs. After
+a change on purpose, rewrite the messages, all of them or one, and read the difference:
 
     REWRITE_CONTRACT=1 python -m pytest tests/test_mistakes.py
+    T=tests/test_mistakes.py::test_a_mistake_is_answered_by_its_message
+    REWRITE_CONTRACT=1 python -m pytest "$T[an unknown stack]"
 """
 
 from __future__ import annotations
