@@ -38,7 +38,7 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
 
 
 def _convert(
-    source_facts: dict[str, Any], read: LabelledImages | Texts, out: Path, digest: Path
+    source_facts: dict[str, str], read: LabelledImages | Texts, out: Path, digest: Path
 ) -> dict[str, Any]:
     """Write data.safetensors to ``out``, then its description, which begins with ``source_facts``,
     to ``digest``; return the description.
@@ -130,7 +130,7 @@ def local_digest(spec: dict[str, Any], kept: Path, digest: Path) -> str | None:
     return cached["sha256"]
 
 
-def _stamp(path: Path) -> list[Any]:
+def _stamp(path: Path) -> list[str | int]:
     """Return values that change with the bytes of a file, or with the links that lead to it."""
     status = path.stat()
     changes = status.st_mtime_ns, status.st_ctime_ns  # programs can set the modification time

@@ -43,7 +43,7 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
     )
 
 
-def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
+def _shown_assumptions(study: Study, override: Override) -> dict[str, object]:
     """Return the assumed settings and strategy options, by the name that the report shows."""
     assumed = {k: value for k, value in study.assumed.items() if k not in override.settings}
     for strategy, options in assumed.pop("options", {}).items():
@@ -51,7 +51,7 @@ def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
     return assumed
 
 
-def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
+def _shown_settings(study: Study, override: Override) -> dict[str, object]:
     """Return the settings of the study, its models and its variants, by the name to show."""
     final = override.settings  # takes precedence over all others
     shown = {**study.settings, **final}

@@ -406,7 +406,7 @@ class Config(StrictModel):
 
     @field_validator("deployment", mode="before")
     @classmethod
-    def _is_no_path(cls, value: Any) -> Any:
+    def _is_no_path(cls, value: object) -> object:
         if isinstance(value, str) and "/" in value:
             fix = f"to use your own Python, write {{python: {brief(value)}}}"
             raise wrong([], f"value {brief(value)!r} is a path; {fix}")

@@ -42,7 +42,7 @@ _LIMITS = {
 _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
-def _annotation(part: OptionSchema) -> Any:
+def _annotation(part: OptionSchema) -> object:
     """Return the type that an option's JSON schema describes; LookupError for unknown keywords."""
     match part:
         case {"enum": values}:

@@ -148,7 +148,7 @@ class StudyPlan(StrictModel):
     evidence: Evidence | None = Field(None, description="set if it was unpacked from evidence")
 
     @classmethod
-    def of(cls, content: Any, where: str | Path) -> StudyPlan:
+    def of(cls, content: object, where: str | Path) -> StudyPlan:
         """Return the plan with the ``content`` of a plan's file, of any version.
 
         Raises ParbenchError, which begins with ``where``, for other content.

@@ -19,5 +19,5 @@ class Strategy(_base.Strategy):
         if self.cell.hardware.devices * self.cell.hardware.nodes != 1:
             yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
 
-    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+    def watch(self, phases: Any, model: nn.Module, optimizer: object) -> None:
         """Register nothing, since a single process waits for no other."""

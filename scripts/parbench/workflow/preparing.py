@@ -24,7 +24,7 @@ def prepare(arguments: Sequence[str]) -> None:
 
     ``arguments``: Snakemake's arguments. Raises ParbenchError.
     """
-    from snakemake.exceptions import CliException  # pyright: ignore[reportMissingTypeStubs]
+    from snakemake.exceptions import CliException  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
     try:
         options = of_snakemake(arguments)

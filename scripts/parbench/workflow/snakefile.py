@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from snakemake.exceptions import WorkflowError  # pyright: ignore[reportMissingTypeStubs]
+from snakemake.exceptions import WorkflowError  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
 from parbench import identity, models
 from parbench.cache import print_message
