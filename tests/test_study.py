@@ -139,6 +139,18 @@ def test_what_a_claim_names_must_exist(workspace, named, sentence):
     assert sentence in done.stderr, done.stdout
 
 
+def test_of_two_claims_with_one_name_the_message_names_the_users_file(workspace, tmp_path):
+    (tmp_path / "published").mkdir()
+    own = tmp_path / "published/claims.yaml"
+    name = "gorantla-horovod-faster"
+    claim = CLAIM.replace("study: theirs", "study: gorantla2024").replace("theirs-faster", name)
+    own.write_text(claim)
+    study = tmp_path / "theirs-cpu.yaml"
+    study.write_text((workspace.folder / "studies/quickstart.yaml").read_text())
+    done = workspace.parbench("study", "check", str(study), check=False)
+    assert f"error: {own}: duplicate claim '{name}'; rename one of the two" in done.stderr
+
+
 def test_a_variant_of_a_copy_alone_may_select_published_rows(workspace, tmp_path):
     """The source's study states the batch for each variant only, and has no such variant."""
     lines = [

@@ -15,7 +15,6 @@ from typing import TypedDict, cast
 
 from parbench import machine
 from parbench.cell import Cell, Hardware, Pair
-from parbench.errors import ParbenchError
 from parbench.launch import slurm_job
 from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
 from parbench.plan import state
@@ -126,7 +125,7 @@ def check(cluster: Cluster, config: Config, name: str) -> None:
     problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
         problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-    raise ParbenchError(f"{config.stated_in(*key)}: {'.'.join(key)}: {problem}")
+    raise config.error(key, problem)
 
 
 # ---------------------------------------------------------------- what a cell requests

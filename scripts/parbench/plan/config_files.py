@@ -100,8 +100,7 @@ def checked(layers: ConfigLayers) -> Config:
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
-        near = nearest(stack, stacks)
-        raise ParbenchError(f"{result.stated_in('stack')}: stack: unknown value {stack!r}{near}")
+        raise result.error(["stack"], f"unknown value {stack!r}{nearest(stack, stacks)}")
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,6 +22,7 @@ from parbench.data import source
 from parbench.deploy import deployment
 from parbench.deploy.deployment import Deployment
 from parbench.deploy.recipes import ImageSettings
+from parbench.errors import ParbenchError
 from parbench.plan.config_layers import ConfigLayers
 from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
@@ -36,7 +38,7 @@ from parbench.plan.strict_model import (
     stated_part,
     wrong,
 )
-from parbench.plan.yaml_file import Key, Yaml, missing_key, none_of, words_of
+from parbench.plan.yaml_file import Key, Yaml, dotted, missing_key, none_of, words_of
 from parbench.words import brief
 
 YEAR = 31_536_000  # in seconds
@@ -403,6 +405,10 @@ class Config(StrictModel):
     def stated_in(self, *keys: Key) -> str:
         """Return the file or option that sets the key reached by ``keys``, for a message."""
         return self._layers.last_that_sets(keys).name
+
+    def error(self, keys: Sequence[Key], sentence: str) -> ParbenchError:
+        """Return the error for the value that ``keys`` lead to, in the file that sets it."""
+        return ParbenchError(f"{self.stated_in(*keys)}: {dotted(keys)}: {sentence}")
 
     @field_validator("deployment", mode="before")
     @classmethod

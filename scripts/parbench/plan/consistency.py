@@ -13,7 +13,7 @@ from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.plan import places, published
-from parbench.plan.configuration import Weights
+from parbench.plan.configuration import Config
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.published import Claim, Published, Selection
 from parbench.plan.study import Study, VariantPair
@@ -59,10 +59,14 @@ def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> 
             )
 
 
-def check_weights(key: str, entry: Weights, where: str) -> None:
-    """Raise ParbenchError if published weights are of a model or have options that do not exist."""
+def check_weights(name: str, config: Config) -> None:
+    """Raise ParbenchError if the model of the weights ``name``, or an option, does not exist."""
+    entry, key = config.weights[name], f"weights.{name}"
+    where = config.stated_in("weights", name, "model")
     known(f"{key}.model", entry.model, models.names(), where)
-    all_options("models", entry.model, entry.options or {}, f"{where}: {key}")
+    for option, value in (entry.options or {}).items():  # each may be stated in another file
+        where = config.stated_in("weights", name, "options", option)
+        all_options("models", entry.model, {option: value}, f"{where}: {key}")
 
 
 # --- a study ---

@@ -135,11 +135,10 @@ def plan(
     """
     for study in config.override:
         if not places.study(study).exists():
-            where = config.stated_in("override", study)
             hint = nearest(study, places.studies())
-            raise ParbenchError(f"{where}: override: unknown study {study!r}{hint}")
-    for name, weights in config.weights.items():
-        consistency.check_weights(f"weights.{name}", weights, config.stated_in("weights", name))
+            raise config.error(["override", study], f"unknown study {study!r}{hint}")
+    for name in config.weights:
+        consistency.check_weights(name, config)
     result = Plan.without_cells(config)
     result.decided = decided.read()
     why_unavailable = why_unavailable or unavailable_here(config, DeployedSoftware(deployment))

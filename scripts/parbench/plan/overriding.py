@@ -9,7 +9,7 @@ import pydantic
 from parbench.errors import ParbenchError
 from parbench.plan.config_layers import value_at
 from parbench.plan.configuration import Config
-from parbench.plan.yaml_file import Keys, dotted, words_of
+from parbench.plan.yaml_file import Keys, words_of
 
 
 def explained(
@@ -52,4 +52,4 @@ def _message(expand: Callable[[Config], object], config: Config) -> str | None:
 def _caused_by(keys: Keys, config: Config, error: ParbenchError) -> ParbenchError:
     value = value_at(config.layers.merged(), keys)
     fits = "does not fit" if isinstance(value, dict) else f"value {words_of(value)} does not fit"
-    return ParbenchError(f"{config.stated_in(*keys)}: {dotted(keys)}: {fits}: {error}")
+    return config.error(keys, f"{fits}: {error}")

@@ -444,7 +444,10 @@ def claims(*paths: Path) -> dict[str, Claim]:
 
 
 def united(claims_by_file: Mapping[Path, dict[str, Claim]]) -> dict[str, Claim]:
-    """Return the claims of all files, by name. Raises ParbenchError if two have one name."""
+    """Return the claims of all files, by name.
+
+    Raises ParbenchError, which names the later file, if two have one name.
+    """
     found: dict[str, Claim] = {}
     for path, own in claims_by_file.items():
         if duplicates := sorted(found.keys() & own.keys()):
