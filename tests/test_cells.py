@@ -82,7 +82,7 @@ def test_tf32_is_torchs_own_on_gpus_and_nothing_on_cpus(base, stated, expected):
     assert Cell.of(found["gpu"].json()) == found["gpu"]
 
 
-def test_an_override_is_laid_over_a_study_and_told(base):
+def test_an_override_changes_a_study_and_is_reported(base):
     base["datasets"] = {"mine": {"kind": "image-folder", "path": "somewhere"}}
     moved = {"dataset": "mine", "settings": {"epochs": 1}, "hardware": {"cpu1": "cpu1t2"}}
     plan = planned(base, studies=["gorantla2024-cpu"], override={"gorantla2024-cpu": moved})
@@ -93,7 +93,7 @@ def test_an_override_is_laid_over_a_study_and_told(base):
         assert group.hardware.name != "cpu1"
 
 
-def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base, monkeypatch):
+def test_assumed_options_of_a_strategy_reach_its_variants_and_are_reported(base, monkeypatch):
     study = config_files.study("gorantla2024-cpu")
     study.assumed["options"] = {"gpipe": {"chunks": 2, "checkpoint": "always"}}
     monkeypatch.setattr(config_files, "study", lambda name: study)
@@ -366,7 +366,7 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     )
 
 
-def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_path):
+def test_evidence_says_how_long_cells_took_elsewhere(base, monkeypatch, tmp_path):
     monkeypatch.setattr(places, "RESULTS", tmp_path)
     plan = planned(base, studies=["torchgpipe-cpu"])
     told = forecast(plan, list(plan.cells))[0]

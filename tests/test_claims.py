@@ -355,7 +355,7 @@ def test_groups_that_differ_from_the_source_decide_nothing():
     assert made.comparisons[0].measured.seeds == 4  # and are shown
 
 
-def test_what_differs_in_scores_alone_is_still_told_apart_by_all_else():
+def test_cells_that_differ_only_in_scores_still_decide_about_everything_else():
     groups = [GOOD[0], GOOD[1].model_copy(update={"scores_differ": "its images are not shuffled"})]
     assert judged(SMALLER, *groups).verdict == terms.HOLDS
     scored = ratio({"strategy": "eager"}, {"strategy": "ddp"}, "same", "test_accuracy")
@@ -544,7 +544,7 @@ def test_pairs_decide_without_whole_trainings():
     assert answers(judged(FASTER, eager, turns(ddp, eager, *FAST))) == [(terms.AS_CLAIMED, "")]
 
 
-def test_predicting_is_told_by_pairs_of_predicting():
+def test_claims_about_inference_are_decided_by_pairs_of_inference():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)
     assert judged(claim, EAGER, trained).reason == terms.NO_PAIR
@@ -563,7 +563,7 @@ def test_pairs_answer_whatever_is_made_of_their_times(metric, mean):
     assert one.measured.mean == pytest.approx(mean, rel=0.01)
 
 
-def test_energy_is_told_by_pairs_that_read_it_and_no_number_of_devices_bounds_it():
+def test_energy_is_decided_by_pairs_that_measure_it_and_has_no_bound_by_devices():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="joules_per_sample", size=4.0)
     made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
     assert made.comparisons[0].reasons == ("paper-cpu has no cell that measures joules_per_sample",)
@@ -595,7 +595,7 @@ def test_a_rate_cannot_grow_by_more_than_the_devices_give():
     assert judged(claim, EAGER, turns(DDP, EAGER, *FAST)).verdict == terms.IMPOSSIBLE
 
 
-def test_the_gain_of_one_choice_is_told_apart_from_that_of_another():
+def test_gains_of_different_choices_are_kept_apart():
     def gains(choices: list[dict]) -> list[Group]:
         """Return two groups for each choice, the second of two devices; the first gains."""
         made = []

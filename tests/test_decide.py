@@ -86,7 +86,7 @@ ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
 
 @pytest.mark.whole
 def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
-    """A claim about scores compares two batches; a number stands beside its published value."""
+    """A claim about scores compares two batches; a number is compared with its published value."""
     half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
     longer = (
         "longer: {strategy: eager, hardware: cpu1, settings: {epochs: 2}, published: {nodes: 1}}"

@@ -341,7 +341,7 @@ def test_what_others_wrote_does_nothing_to_a_terminal(capsys, text, shown):
     assert capsys.readouterr().err == f"error: {shown}\n"
 
 
-def test_a_line_of_a_log_is_what_stands_there_in_the_end():
+def test_a_log_line_is_what_a_terminal_would_show_in_the_end():
     assert log_line("10 %\r90 %\r\n") == "90 %"
     assert log_line("\x1b[32ma\x1b[0m b  ") == "a b"
     assert log_line("x" * 1000).endswith("…")

@@ -78,7 +78,7 @@ def keys(**arguments):
         ("post.sh", "\ntrue\n", ALL),
     ],
 )
-def test_what_decides_the_content_renames_it_and_what_stands_on_it(
+def test_a_changed_input_renames_an_image_and_those_built_on_it(
     copied_recipes, file, text, renamed
 ):
     before = keys()

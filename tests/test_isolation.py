@@ -18,7 +18,7 @@ from workspace import ROOT
 TESTS = (
     "tests/test_cells.py::test_horovod_that_cannot_be_built_is_a_row",
     "tests/test_cells.py::test_a_failed_run_is_a_result_and_not_trained_again",
-    "tests/test_cells.py::test_how_long_it_took_elsewhere_is_told_by_evidence",
+    "tests/test_cells.py::test_evidence_says_how_long_cells_took_elsewhere",
     "tests/test_concurrent.py::test_the_report_shows_both_models",
     "tests/test_bundle.py::test_what_would_not_travel_is_refused",
     "tests/test_tuning.py::test_what_it_needs_is_a_reason_not_to_run",

@@ -454,7 +454,7 @@ def test_a_finished_result_that_nobody_took_is_taken(launch):
     assert taken not in it.run()[1]
 
 
-def test_the_time_left_is_told_by_the_ends_of_cells(launch):
+def test_the_time_left_is_estimated_from_finished_cells(launch):
     """An hour before the first end, such as of building images, is no measure of a cell."""
     one, other = launch("ok"), launch("ok", name="-b")
     cells = [one.folder.name, other.folder.name, "a-third"]

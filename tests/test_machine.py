@@ -174,14 +174,14 @@ def program(monkeypatch, tmp_path):
         ("exec /nowhere", "not found"),
     ],
 )
-def test_a_driver_that_does_not_answer_is_told_in_its_words(program, script, said):
+def test_a_failing_driver_is_reported_in_its_own_words(program, script, said):
     program("nvidia-smi", script)
     assert machine.accelerators() == ()
     assert machine.driver_problem().startswith("nvidia-smi: ")
     assert said in machine.driver_problem()
 
 
-def test_a_driver_that_hangs_is_told(program, monkeypatch):
+def test_a_driver_that_hangs_is_reported(program, monkeypatch):
     program("nvidia-smi", "exec sleep 60")
     monkeypatch.setattr(machine, "ASK_SECONDS", 0.01)
     assert machine.accelerators() == ()
@@ -527,7 +527,7 @@ def test_a_terminal_of_another_encoding_gets_question_marks(tmp_path):
     assert "Tafel?.csv" in done.stderr
 
 
-def test_what_steers_the_speed_of_cores_and_gpus_is_told(program, tmp_path, monkeypatch):
+def test_what_controls_the_speed_of_cores_and_gpus_is_reported(program, tmp_path, monkeypatch):
     files = {
         "intel_pstate/no_turbo": "1\n",
         "cpu2/cpufreq/scaling_governor": "performance\n",

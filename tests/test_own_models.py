@@ -120,7 +120,7 @@ def test_a_network_of_a_library_is_the_librarys_whole_and_in_stages(name, build,
         model.cuts(most + 1, {})
 
 
-def test_a_network_that_must_know_the_size_of_its_images_is_told():
+def test_a_network_that_must_know_the_image_size_is_given_it():
     for name in ("torchvision/vit_b_32", "timm/vit_tiny_patch16_224", "torchvision/maxvit_t"):
         size = 224 if "maxvit" in name else 64
         assert models.load(name).problem(size, {}) is None
@@ -259,7 +259,7 @@ def test_a_file_is_known_by_its_content_alone(tmp_path):
         (MINE + "VOCABULARY = 'bpe'\n", "VOCABULARY: a model with a file takes images; remove it"),
     ],
 )
-def test_a_file_that_is_no_model_is_told_in_one_sentence(tmp_path, content, sentence):
+def test_a_file_that_is_not_a_model_is_refused_in_one_sentence(tmp_path, content, sentence):
     if content is not None:
         (tmp_path / "mine.py").write_text(content)
     said = refusal(tmp_path, "mine: {file: mine.py}")
@@ -294,7 +294,7 @@ def test_cuts_that_name_no_block_are_refused(tmp_path):
     assert said.endswith("`build` names: stem, head")
 
 
-def test_a_file_trains_from_its_copy_and_anew_when_it_changed(tmp_path):
+def test_a_model_file_is_trained_from_its_copy_and_again_after_a_change(tmp_path):
     work, paper = Workspace(tmp_path / "work"), tmp_path / "paper"
     paper.mkdir()
     (paper / "mine.py").write_text(MINE)

@@ -94,7 +94,7 @@ def test_tables_have_the_papers_shape_and_say_where_they_were_measured(made):
     assert "both CPU and GPU" in second["context"]
 
 
-def test_a_number_stands_beside_its_published_value_in_the_tables_unit(made):
+def test_a_number_is_shown_next_to_its_published_value_in_the_tables_unit(made):
     row = row_of(made[0]["studies"][0]["tables"][0], "resnet18", "eager")
     shown = [cell["text"] for cell in row[3:]]  # without ratios, which would mean nothing
     assert shown == ["83.53", "93.00 ± 0.28 (4)", "56.4", "0.200 ± 0.003 (4)"]
@@ -124,7 +124,7 @@ def test_what_has_no_number_says_why(made, words):
     assert squeezed(words) in squeezed(pdf_text(made[2]))
 
 
-def test_speedup_stands_beside_its_bound(made):
+def test_a_speedup_is_shown_next_to_its_bound(made):
     table = next(t for t in made[0]["studies"][0]["tables"] if t["id"].startswith("t-turns"))
     columns = [name for head in table["heads"] for name in head["columns"]]
     shown, pipeline = (
@@ -138,7 +138,7 @@ def test_speedup_stands_beside_its_bound(made):
     assert "m·n/(m + n − 1)" in table["caption"]
 
 
-def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
+def test_the_note_on_gpipe_on_cpu_is_shown_below_its_tables(made):
     tables = made[0]["studies"][0]["tables"]
     for table in tables:
         marks = {mark for row in table["rows"] for cell in row for mark in cell.get("marks", [])}
@@ -346,9 +346,7 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
         ((1.5, 1.51, 1.5, 1.51), (1.2, 1.201, 1.2, 1.2), "{ddp}: void: equal sides differ on 2"),
     ],
 )
-def test_what_pairs_show_stands_at_the_head_in_the_table_and_in_the_csv(
-    tmp_path, ratios, equal, told
-):
+def test_results_of_pairs_are_in_the_headline_the_table_and_the_csv(tmp_path, ratios, equal, told):
     """Of a study without claims, which nothing else would answer."""
     ddp = Group("net", "ddp", CPU2, turns=ratios, equal=equal)
     study = constructed.usual_study(published=None)
@@ -376,7 +374,7 @@ def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):
     assert data["turns"] == "Compared in turns: of 4, 2 faster, 1 slower and 1 undecided."
 
 
-def test_no_time_of_a_shared_cell_stands_beside_a_ratio(tmp_path):
+def test_no_time_of_a_shared_cell_is_shown_next_to_a_ratio(tmp_path):
     def change(metrics: dict) -> dict:
         return metrics | {"started": "2030-01-01T07:00:00Z", "finished": "2030-01-01T07:09:00Z"}
 
@@ -537,7 +535,7 @@ def test_what_is_missing_or_broken_fails(tmp_path):
 # ---------------------------------------------------------------- what failed, and goals
 
 
-def test_time_to_the_published_accuracy_stands_beside_the_time_for_the_epochs(tmp_path):
+def test_time_to_the_published_accuracy_is_shown_next_to_the_time_for_the_epochs(tmp_path):
     groups = [
         Group("resnet18", "eager", CPU1, published={"test_accuracy": 0.8}),
         Group("resnet18", "ddp", CPU2, 7.0, 0.931, published={"test_accuracy": 0.92}),

@@ -211,7 +211,7 @@ def test_names_that_name_nothing_or_two_things_are_refused(workspace, names, sen
     assert not (workspace.folder / "studies/y.yaml").exists()
 
 
-def test_two_printed_names_of_one_model_are_told(workspace):
+def test_two_printed_names_of_one_model_are_reported(workspace):
     (workspace.folder / "one.md").write_text(TABLE.replace("Swin | PyTorch | 1", "ViT | Torch | 4"))
     done = new(workspace, "one", "--names", "ViT=swin", table="one.md")
     assert done.returncode == 0, done.stderr
@@ -321,7 +321,7 @@ def previewed(tmp_path, monkeypatch):
     places.look_in([])
 
 
-def test_what_a_study_lacks_is_told_where_its_hardware_is_missing_too(previewed, tmp_path):
+def test_what_a_study_lacks_is_reported_even_where_its_hardware_is_missing(previewed, tmp_path):
     lines = previewed("own")
     assert f"Published values, by line of {tmp_path}/published/own.csv" in lines
     lack = "no pair (`pairs`) compares them in turns; not run here: needs 2 GPUs"
@@ -332,7 +332,7 @@ def test_what_a_study_lacks_is_told_where_its_hardware_is_missing_too(previewed,
     assert f"ddp over eager of cnn: {lack}, needs 1 GPU" in lines
 
 
-def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
+def test_a_claim_is_printed_in_words_with_what_a_ratio_would_need(previewed):
     lines = previewed("own")
     one = "- train_seconds; strategy eager or ddp; devices 2 over devices 1: a ratio below 1"
     assert one in lines
@@ -344,7 +344,7 @@ def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
     assert any(f"not measured: {of_two} train_seconds, " in line for line in lines)
 
 
-def test_each_cells_work_and_restarts_are_told(previewed, tmp_path):
+def test_the_work_and_restarts_of_each_cell_are_printed(previewed, tmp_path):
     pairs = "pairs: {compare: [{variant: ddp, baseline: eager}], restarts: 5}\n"
     short = COPY.replace("epochs: 1", "epochs: 2, train_samples: 512")
     (tmp_path / "own-cpu.yaml").write_text(short + pairs)
@@ -352,7 +352,7 @@ def test_each_cells_work_and_restarts_are_told(previewed, tmp_path):
     assert "2 epochs of 512 samples  4      eager (5)" in ddp
 
 
-def test_data_that_are_not_there_are_told_before_anything_runs(previewed, tmp_path):
+def test_missing_data_are_reported_before_anything_runs(previewed, tmp_path):
     study = re.sub(", published: {.*?}|published: own\n", "", OWN)
     (tmp_path / "own-cpu.yaml").write_text(study.replace("gpu", "cpu").replace("cifar10", "mine"))
     here = {"kind": "image-folder", "path": str(tmp_path)}

@@ -93,7 +93,7 @@ def test_mistakes_are_one_sentence(machine):
         ("ID=arch", r"here install \(by Debian's names\): chromium chromium-driver poppler-utils"),
     ],
 )
-def test_another_distribution_is_told_the_packages_in_its_own_words(machine, system, words):
+def test_packages_are_named_as_each_distribution_names_them(machine, system, words):
     machine.os_release.write_text(f"{system}\n")
     done = machine.run("chromium")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

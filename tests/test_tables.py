@@ -247,7 +247,7 @@ def test_two_values_are_refused_unless_they_are_one_or_the_selection_is_narrowed
         published_of(make_published({}, {"hardware": "A30"}))
 
 
-def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
+def test_a_source_is_looked_up_in_every_file_and_found_in_one(tmp_path):
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     with pytest.raises(ParbenchError, match=r"a.csv: no such file"):
         PublishedSource.read("paper", paths)

@@ -186,7 +186,7 @@ def test_a_later_run_adds_restarts_until_a_file_changes(tmp_path):
     assert "has no versus.json" in run("--continue", tmp_path).stderr
 
 
-def test_disturbed_turns_are_told_beside_the_verdict(make, monkeypatch):
+def test_disturbed_turns_are_reported_next_to_the_verdict(make, monkeypatch):
     monkeypatch.setattr(interleaving.TimedSlice, "disturbed", True)
     a, b = make(TRAINS), make(TRAINS, label="B")
     found = [once(a, b)]

@@ -336,7 +336,7 @@ def test_only_a_lock_of_this_machine_is_released(monkeypatch, tmp_path, capfd, b
         assert run_lock.FILE.read_text() == json.dumps(asdict(HERE))
 
 
-def test_a_machine_that_was_started_anew_is_the_same():
+def test_a_machine_is_the_same_after_a_restart():
     assert replace(HERE, machine="1").is_same(replace(HERE, machine="1", boot="1"))
     assert not replace(HERE, machine="").is_same(replace(HERE, machine="", boot="1"))
 
