@@ -732,7 +732,7 @@ def test_all_reasons_against_firmness_are_given():
     assert all(part in made.weakness for part in parts)
     assert (
         claim_headline.headline([made]).count(
-            "others, for several reasons: from a scaled copy (1), "
+            "why the others are not firm, for several reasons: from a scaled copy (1), "
         )
         == 1
     )

@@ -325,7 +325,7 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
         texts = [each["text"] for each in row]
         assert texts[:3] == [cell, "ddp with eager", "ok"]
         assert texts[4:8] == [
-            "2, 1 disturbed, all used",
+            "2, 1 disturbed, all counted",
             "0.050",
             "2030-01-01 07:00 to 07:01",
             "E1",

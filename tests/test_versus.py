@@ -193,7 +193,7 @@ def test_disturbed_turns_are_reported_next_to_the_verdict(make, monkeypatch):
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
     pairs = found[0].restart.pairs
     disturbed = f"{pairs} of {pairs} pairs of slices disturbed by other programs"
-    used = "used for lack of others in 1 of 1 restarts"
+    used = "counted in 1 of 1 restarts, where fewer than 2 others remained"
     assert result.sentence.endswith(f"at least 4 are needed; {disturbed}, {used}")
 
 

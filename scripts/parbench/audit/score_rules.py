@@ -114,7 +114,7 @@ def balanced(rows: Rows, assumptions: DatasetAssumptions) -> Found:
         if recall and accuracy and differ:
             says = (
                 f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recall.value:g}, "
-                "which are equal on a balanced test set"
+                "which must be equal on a balanced test set"
             )
             contradicting = [accuracy, recall]
             if specificity and len(wrong) == 1:

@@ -10,8 +10,9 @@ from parbench.reporting.table import TableCell, TableEntry, count_cell, make_tab
 from parbench.runs.records import Trained
 
 CAPTION = (
-    "Each strategy is compared with eager training on one batch with an uneven tail, at small "
-    "width; what differs in float32 is tried on two more batches, and is equal if it is on one. "
+    "Each strategy is compared with eager training, in small models, on one batch of 23 images and "
+    "a last one of 3. What differs in float32 is tried on two more batches, and counts as equal if "
+    "it is equal on one of them. "
     "The error is the largest of any tensor, relative to eager's tensor in norm, over all options "
     "and devices that cells use; in bfloat16, also the share of matrix products computed in "
     "float32. BatchNorm is frozen unless it is synchronized."

@@ -131,8 +131,8 @@ def _part(
 def key() -> FigurePart:
     """Return the key that explains the signs."""
     alt = (
-        "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, "
-        "the most that this hardware allows; green, where the claim holds."
+        "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; vertical "
+        "line, the bound of this hardware; green, where the claim holds."
     )
     return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
 

@@ -50,10 +50,12 @@ def _firm(decided: list[Judged]) -> str:
     """Return how many verdicts on ``decided`` claims, which hold or do not, are firm, and why the
     others are not."""
     weak = [each for each in decided if not each.firm]
-    text = f"Firm verdicts: {len(decided) - len(weak)} of {len(decided)}"
+    firm = len(decided) - len(weak)
+    text = f"Firm verdicts: {firm} of the {len(decided)} on claims that hold or do not"
     found = Counter(why for each in weak for why in each.weaknesses)
     reasons = ", ".join(f"{why} ({number})" for why, number in found.items())
-    return f"{text}; others{_several(found.total(), len(weak))}: {reasons}" if weak else text
+    several = _several(found.total(), len(weak))
+    return f"{text}; why the others are not firm{several}: {reasons}" if weak else text
 
 
 def _several(reasons: int, number: int) -> str:

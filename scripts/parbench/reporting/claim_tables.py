@@ -155,7 +155,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> TableEntry | N
                 verdicts = {each.verdict for each in found}
                 row.append(_verdict(verdicts.pop() if len(verdicts) == 1 else "", (), text))
             else:
-                row.append(TableCell("no cells", tone="muted"))
+                row.append(TableCell(terms.NO_CELLS, tone="muted"))
         rows.append(row)
     return make_table(
         "t-matrix",
@@ -393,7 +393,7 @@ def _comparison_row(
     notes: Notes,
 ) -> list[TableCell]:
     points, reasons = part.test.is_of_differences, each.reasons
-    compared = TableCell(f"{each.study}, {_who(judged, part, each)}")
+    compared = TableCell(f"{each.study}, {_who(part, each)}")
     row = [TableCell(str(number), sort=number), compared, *_numbers(each, points)]
     if each.is_measured:
         group = each.group or each.ratios[0].over
@@ -401,19 +401,19 @@ def _comparison_row(
     own = (part.test.note, judged.claim.note, judged.claim.citation)
     all_notes = (*reasons, *(printable(text) for text in own if text))
     marks = notes.mark(*filter(None, all_notes))
-    direction = IMPOSSIBLE_BUT.format(each.verdict) if part.is_impossible else each.verdict
+    direction = each.obstacle if each.verdict == terms.NOT_MEASURED else each.verdict
+    if part.is_impossible:
+        direction = IMPOSSIBLE_BUT.format(direction)
     size = _verdict(each.size, ()) if each.size else absent("no size to compare")
     verdict = terms.IMPOSSIBLE if part.is_impossible else each.verdict
     return [*row, _verdict(verdict, marks, direction), size]
 
 
-def _who(judged: Judged, part: JudgedPart, each: Comparison) -> str:
-    """Return what a comparison compares, with the metric if its claim has several; without cells,
-    what the part is about."""
+def _who(part: JudgedPart, each: Comparison) -> str:
+    """Return the metric and what a comparison compares; without cells, what the part is about."""
     test = part.test
     if each.ratios or each.group:
-        metrics = {other.metric for other in judged.claim.tests}
-        return f"{label(test.metric)}, {_compared(each)}" if len(metrics) > 1 else _compared(each)
+        return f"{label(test.metric)}, {_compared(each)}"
     about = f", {test.about}" if test.about else ""
     sides = "" if test.op == "largest" else f", {test.numerator} over {test.denominator}"
     return f"{label(test.metric)}{sides}{about}"

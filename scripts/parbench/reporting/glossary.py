@@ -324,7 +324,7 @@ LACKS = (
     Term(terms.NO_PAIR, "no pair compares the times of the two groups"),
     NOT_COMPARABLE,
     NOT_MEASURED,
-    Term("no cells", "not measured, as the study has no cells that the part is about"),
+    Term(terms.NO_CELLS, "not measured, as the study has no cells that the part is about"),
 )
 CLAIMS = (
     Term(

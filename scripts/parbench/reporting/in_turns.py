@@ -55,7 +55,7 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         "Compared in turns",
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
         [_row(study, pair, scaled_by_group, judged, notes) for pair in pairs],
-        caption="Both sides of a pair took turns on the same devices, slice by slice, in "
+        caption="Both sides of a pair took turns on the same devices, turn by turn, in "
         "each of several restarts. A disturbed pair of slices is measured again and left out, or "
         f"used if fewer than {LEAST_PAIRS} others remain in its restart. Other programs' load can "
         "slow the side with more cores more. In parentheses: the ratio with all disturbed pairs of "
@@ -154,7 +154,7 @@ def _bound_cell(group: Group, most: float, compared: Compared) -> TableCell:
     pipeline = group.work.pipeline_bound
     text = f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
     # Models side by side are also bounded by the sum of their times over the longest.
-    text += f", by their times {ratio_text(compared.bound)}×" if group.members else ""
+    text += f"; given the models' own times, {ratio_text(compared.bound)}×" if group.members else ""
     return number(most, text)
 
 

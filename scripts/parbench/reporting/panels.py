@@ -244,7 +244,7 @@ def _restart_row(run: PairRun, compares: str, known: Environments) -> list[Table
 
 def _pairs_cell(measured: Restart) -> TableCell:
     text = f"{measured.pairs}, {measured.disturbed} disturbed"
-    return TableCell(text + ", all used" * measured.uses_disturbed, sort=measured.pairs)
+    return TableCell(text + ", all counted" * measured.uses_disturbed, sort=measured.pairs)
 
 
 def _memory(run: CellRun) -> float | None:

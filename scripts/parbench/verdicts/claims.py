@@ -7,7 +7,6 @@ studies, and so of two machines or scales, are never judged together.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
 NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
-NO_CELLS = "no cells"  # the study has none that a part is about
 # If none of a part's comparisons is judged, the part gets the first of these words that any has.
 WORST_FIRST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
 
@@ -86,23 +84,17 @@ class JudgedPart:
     def obstacles(self) -> list[str]:
         """What keeps each comparison from being measured, in a few words: ``needs 2x A100``; empty
         if nothing does. For a part that is impossible as stated, only that."""
-        return [terms.IMPOSSIBLE] if self.is_impossible else list(map(_obstacle, self.comparisons))
+        return (
+            [terms.IMPOSSIBLE]
+            if self.is_impossible
+            else [each.obstacle for each in self.comparisons]
+        )
 
     @property
     def obstacle(self) -> str:
         """What keeps the part from being measured; empty if any of its comparisons was measured."""
         found = [each for each in self.obstacles if each]
         return found[0] if len(found) == len(self.obstacles) else ""
-
-
-def _obstacle(each: Comparison) -> str:
-    if each.is_judged or each.verdict == terms.REPORTED:
-        return ""
-    if each.verdict == terms.NOT_RUN:
-        return re.split(r" \(|[:;]", each.reasons[0])[0]
-    if each.verdict == terms.FAILED_HERE:
-        return f"{each.verdict}: {each.reasons[0]}"
-    return each.verdict if each.ratios or each.group else NO_CELLS
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -171,6 +172,17 @@ class Comparison:
     def is_judged(self) -> bool:
         """Whether its direction was measured."""
         return self.verdict in terms.DIRECTIONS
+
+    @property
+    def obstacle(self) -> str:
+        """Why its direction was not measured, in a few words; empty if it was, or is not judged."""
+        if self.is_judged or self.verdict == terms.REPORTED:
+            return ""
+        if self.verdict == terms.NOT_RUN:
+            return re.split(r" \(|[:;]", self.reasons[0])[0]
+        if self.verdict == terms.FAILED_HERE:
+            return f"{self.verdict}: {self.reasons[0]}"
+        return self.verdict if self.ratios or self.group else terms.NO_CELLS
 
 
 def untested(study: Rebuilt, why: str) -> Comparison:

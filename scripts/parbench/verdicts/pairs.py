@@ -237,7 +237,8 @@ def using_disturbed(restarts: Iterable[Restart]) -> str:
     """Return in how many restarts disturbed pairs count, as too few others remain; empty if in
     none."""
     uses = [each.uses_disturbed for each in restarts]
-    return f"used for lack of others in {sum(uses)} of {len(uses)} restarts" * any(uses)
+    where = f"in {sum(uses)} of {len(uses)} restarts"
+    return f"counted {where}, where fewer than {LEAST_PAIRS} others remained" * any(uses)
 
 
 def mostly_disturbed(compared: Iterable[Compared]) -> bool:

@@ -32,6 +32,7 @@ NO_PAIR = "no pair"
 NOT_COMPARABLE = "not comparable"
 NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
+NO_CELLS = "no cells"  # the study has none that a part of a claim is about
 NO_PUBLISHED_VALUE = "no published value"
 UNJUDGED = (FAILED_HERE, NO_PAIR, NOT_COMPARABLE, NOT_RUN, NOT_MEASURED)
 
