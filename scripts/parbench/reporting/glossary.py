@@ -61,7 +61,7 @@ FIRM = Term(
     "firm",
     f"said of a verdict that stays the same if the {_percent(ALPHA)} by which an interval may err "
     "are divided by the number of claims in the report. It is at the source's own scale, and rests "
-    "on pairs that were less than half disturbed, and of whose kind equal sides were shown to be "
+    "on pairs fewer than half of whose pairs of slices were disturbed, and whose A/A pairs are "
     "equal",
 )
 DISTURBED_PAIR = Term(
@@ -128,20 +128,21 @@ WORK = (
     ),
     SESSION,
     Term(
-        "equal sides (A/A)",
+        "A/A pair (equal sides)",
         "a pair of a group with itself, which must come out equal; it shows whether pairs of its "
-        "kind (training or inference, devices, threads, nodes) can be trusted",
-        ("equal sides", "A/A"),
+        "kind (training, its energy or inference; devices, threads, nodes) can be trusted. It is "
+        f"biased, not checked, or equal: shown to be equal within {_percent(EQUAL)}",
+        ("A/A", "equal sides"),
     ),
     Term(
         "biased",
-        f"said of equal sides whose {_percent(1 - BIASED)} interval excludes 1: pairs of their "
-        "kind decide nothing",
+        f"said of an A/A pair whose {_percent(1 - BIASED)} interval excludes 1: pairs of its kind "
+        "decide no reading and no claim",
     ),
     Term(
         "not checked",
-        "said of equal sides that are neither biased nor shown to be equal within "
-        f"{_percent(EQUAL)}: no verdict on pairs of their kind is firm",
+        "said of an A/A pair that is neither biased nor shown to be equal within "
+        f"{_percent(EQUAL)}: no verdict on pairs of its kind is firm",
     ),
     Term("baseline", "the variant that a speedup is measured against"),
     Term(
@@ -166,9 +167,9 @@ WORK = (
     ),
     Term(
         "interval",
-        f"a range that contains the true mean with {_percent(1 - ALPHA)}, however often one looks "
-        f"while values are added. It takes {terms.FEWEST} values, and is wider than a t-interval, "
-        "which is for one look",
+        f"a range that contains the true mean with {_percent(1 - ALPHA)} probability, however "
+        f"often you look while values are added. It takes {terms.FEWEST} values, and is wider than "
+        "a t-interval, which is for one look",
     ),
     Term(
         "tolerance",
@@ -188,10 +189,15 @@ WORK = (
     Term("verdict", "how a number compares with its published value, or whether a claim holds"),
     Term(
         "reading",
-        "what a ratio of times, or a difference of accuracies, shows whatever is published: "
-        "faster, slower, higher, lower, equal within the tolerance, undecided or void",
+        "what a ratio of times, or a difference of accuracies, shows by itself, without regard to "
+        "any published value: faster, slower, higher, lower, equal within the tolerance, undecided "
+        "or void",
     ),
-    Term("void", "said of a reading that decides nothing, since equal sides differ", ("void:",)),
+    Term(
+        "void",
+        "said of a reading that decides nothing, since an A/A pair of its kind is biased",
+        ("void:",),
+    ),
     Term("claim", "a sentence of a source"),
     Term("part", "one thing that a claim says, of the models, devices and settings that it names"),
     Term(
@@ -204,18 +210,18 @@ WORK = (
     Term("size", "how large an effect is beside the published one"),
     Term(
         terms.CANNOT_BE_SHOWN,
-        "said of a size: the published one is outside the interval, and beyond the bound of the "
-        "devices here",
+        "said of a claim's size: the published one is outside the interval, and beyond the bound "
+        "of the devices here. In a table, such a number is not comparable",
     ),
     Term(
         "if the estimate stays",
-        "what a decision would take, if mean and spread stayed as they are: minutes by what a "
-        "restart or seed took here, and in parentheses how many more of them",
+        "what a decision would take, if mean and standard deviation stayed as they are: minutes "
+        "by what a restart or seed took here, and in parentheses how many more of them",
     ),
     Term(
         terms.TOO_CLOSE,
-        f"said of what not even {MOST:,} values would decide, if mean and spread stayed as they "
-        "are",
+        f"said of what not even {MOST:,} values would decide, if mean and standard deviation "
+        "stayed as they are",
     ),
     FIRM,
     Term(
@@ -249,8 +255,10 @@ WORK = (
 
 UNDECIDED = Term(
     terms.UNDECIDED,
-    "neither shown nor refuted: the interval allows both, or there are fewer than "
-    f"{terms.FEWEST} values. What it would take to decide is given next to it",
+    "said of a claim, a comparison or a reading: neither shown nor refuted, since the interval "
+    f"allows both or there are fewer than {terms.FEWEST} values; of a number beside a published "
+    f"one: there are fewer than {terms.FEWEST} values. What it would take to decide is given next "
+    "to it",
 )
 OPPOSITE = Term(
     terms.OPPOSITE,
@@ -260,8 +268,9 @@ OPPOSITE = Term(
 NOT_RUN = Term(terms.NOT_RUN, "it was not run on this machine; what it needs is given next to it")
 NOT_COMPARABLE = Term(
     terms.NOT_COMPARABLE,
-    "the numbers measure different things, the published one is beyond the bound, or equal sides "
-    "differ; the reason is given next to it",
+    "the numbers measure different things; in a table, also: the published one is beyond the bound "
+    f"(a claim's size then {terms.CANNOT_BE_SHOWN}); in a claim, also: an A/A pair of its kind is "
+    "biased. The reason is given next to it",
 )
 NOT_MEASURED = Term(
     terms.NOT_MEASURED,
@@ -283,13 +292,13 @@ NUMBERS = (
     ),
     Term(
         terms.SMALLER,
-        "the whole interval lies below the published value; of a ratio or an effect, on its side "
-        "of no effect",
+        "the whole interval lies below the published value; for a ratio or a difference, closer to "
+        "no effect than the published value",
     ),
     Term(
         terms.LARGER,
-        "the whole interval lies above the published value; of a ratio or an effect, on its side "
-        "away from no effect",
+        "the whole interval lies above the published value; for a ratio or a difference, farther "
+        "from no effect than the published value",
     ),
     Term(
         terms.NOT_TOLD_APART,

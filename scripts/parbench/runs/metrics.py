@@ -150,10 +150,10 @@ _ALL = (
         read=methodcaller("number", "total_seconds"),
         bounded_by_devices=True,
         of="several",
-        description="the time until all models of a `together` row are trained, seed by seed. If "
-        "they train one after the other, it is the sum. If they train at the same time "
-        "(`concurrent`), it is the slowest's time, as the mean of what each of their cells "
-        "measured",
+        description="of several models that a study's `together` lists as one row: the time until "
+        "all of them are trained, seed by seed. If they train one after the other, it is the sum. "
+        "If they train at the same time (`concurrent`), it is the slowest's time, as the mean of "
+        "what each of their cells measured",
     ),
     seconds(
         "epoch_seconds",
