@@ -550,7 +550,7 @@ GOOD = {"kind": "cifar10-binary", "size": 1, "sha256": "a" * 64}
     [
         (dict(SYNTHETIC, seed=1.0), "Input should be a valid integer"),
         (dict(SYNTHETIC, test_samples=4), "test_samples must be at least 5, one per class"),
-        (GOOD, r"the key 'urls' \(mirrors of the archive\) is missing; add it, or path"),
+        (GOOD, r"the key 'urls' is missing; add it, or path. `urls`: mirrors of the"),
         ({**GOOD, "urls": ["ftp://x/y"]}, "urls.0"),
         ({**GOOD, "urls": ["http://me:pw@h/x"]}, "urls.0"),
     ],

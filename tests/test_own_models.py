@@ -131,14 +131,17 @@ def test_a_network_that_must_know_the_image_size_is_given_it():
     [
         (
             "torchvision/resnet43: {}",
-            "own-study.yaml: models: there is no 'torchvision/resnet43'; did you mean 'resnet34'?",
+            "models: unknown value 'torchvision/resnet43'; did you mean 'resnet34'?",
         ),
         (
             "timm/no-such-thing: {}",
-            "own-study.yaml: models: there is no 'timm/no-such-thing'; timm.list_models() lists",
+            "own-study.yaml: models: unknown value 'timm/no-such-thing'; timm.list_models() lists",
         ),
         ("keras/resnet50: {}", "own-study.yaml: models: unknown value 'keras/resnet50'; "),
-        ("file/mine: {}", "own-study.yaml: models: there is no 'file/mine'; name a model file of "),
+        (
+            "file/mine: {}",
+            "own-study.yaml: models: unknown value 'file/mine'; name a model file of ",
+        ),
         (
             "torchvision/inception_v3: {}",
             "torchvision/inception_v3: it does not accept images of 32x32: RuntimeError: "
@@ -150,7 +153,7 @@ def test_a_network_that_must_know_the_image_size_is_given_it():
         ),
         (
             "torchvision/resnet34: {options: {width: 3}}",
-            "own-study.yaml: options of torchvision/resnet34: unknown key 'width' (value 3)",
+            "own-study.yaml: models.torchvision/resnet34.options: unknown key 'width' (value 3)",
         ),
     ],
 )

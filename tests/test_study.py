@@ -125,8 +125,8 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     [
         ("model: swinn", "theirs-faster: model: unknown value 'swinn'; did you mean 'swin'?"),
         ("options: {bucket_cap: 3}", "theirs-faster: options: unknown value 'bucket_cap'; did you"),
-        ("settings: {memory_format: chanels_last}", "memory_format: chanels_last is not one of"),
-        ("settings: {memory_fromat: x}", "unknown key 'memory_fromat' (value x); did you mean"),
+        ("settings: {memory_format: chanels_last}", "memory_format: unknown value 'chanels_last'"),
+        ("settings: {memory_fromat: x}", "unknown key 'memory_fromat' (value 'x'); did you mean"),
     ],
 )
 def test_what_a_claim_names_must_exist(workspace, named, sentence):
@@ -148,7 +148,9 @@ def test_of_two_claims_with_one_name_the_message_names_the_users_file(workspace,
     study = tmp_path / "theirs-cpu.yaml"
     study.write_text((workspace.folder / "studies/quickstart.yaml").read_text())
     done = workspace.parbench("study", "check", str(study), check=False)
-    assert f"error: {own}: duplicate claim '{name}'; rename one of the two" in done.stderr
+    assert (
+        f"error: {own}: duplicate claim '{name}': studies/published/claims.yaml has " in done.stderr
+    )
 
 
 def test_a_variant_of_a_copy_alone_may_select_published_rows(workspace, tmp_path):

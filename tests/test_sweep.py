@@ -120,7 +120,7 @@ ONE = {"name": "ddp-$devices", "matrix": {"devices": [2]}}
         ),
         (
             ONE | {"variant": {"strategy": "ddp", "hardwre": "cpu2"}},
-            "a.yaml: sweep.0.variant: unknown key 'hardwre' (value cpu2); did you mean 'hardware'",
+            "a.yaml: sweep.0.variant: unknown key 'hardwre' (value 'cpu2'); did you mean",
         ),
         ({"matrices": {}}, "a.yaml: sweep.0: unknown key 'matrices' (value {}); did you mean"),
     ],

@@ -27,7 +27,7 @@ bar = functools.partial(tqdm, mininterval=5, delay=1)  # slow updates, as in a l
 def fetch(urls: list[str], size: int | None, known: str) -> Path:
     """Return the path of a verified copy of a file: from the cache or the first mirror that has it.
 
-    ``known`` is its SHA-256, or its MD5 (recognised by the length) if only that is published;
+    ``known`` is its SHA-256, or its MD5 (recognized by the length) if only that is published;
     ``size`` is in bytes, None if unknown. A file:// address is used in place. If all mirrors fail,
     raises ParbenchError, which lists each with the reason.
     """

@@ -217,7 +217,7 @@ MIRRORED = 1024  # number of images to mirror at a time
 
 
 class Augment:
-    """Batches of a dataset for a model: cropped, flipped and normalised, on the dataset's device.
+    """Batches of a dataset for a model: cropped, flipped and normalized, on the dataset's device.
 
     With ``augment`` a training image is padded by 4 zero pixels, cropped back to its size at one of
     81 offsets, and mirrored half of the time, all drawn from (seed, epoch, sample index), for an
@@ -299,7 +299,7 @@ class Augment:
         return self._row_table.index_select(0, rows).view(shape)
 
     def finish(self, images: torch.Tensor) -> torch.Tensor:
-        """Return uint8 images [B, 3, H, W] as float32 [B, 3, S, S], normalised and resized."""
+        """Return uint8 images [B, 3, H, W] as float32 [B, 3, S, S], normalized and resized."""
         images = images.float().mul_(self._scale).add_(self._shift)
         size = (self._size, self._size)
         if images.shape[2:] == size:

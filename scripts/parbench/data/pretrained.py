@@ -22,7 +22,7 @@ WEIGHTS, DIGEST = "weights.safetensors", "digest.json"
 
 def folder(cell: Cell, data: Path) -> Path | None:
     """Return the folder of the weights of ``cell``: results/weights/<name>, for ``data``
-    results/data/<dataset>. None for a model that is initialised from its seed.
+    results/data/<dataset>. None for a model that is initialized from its seed.
     """
     published = cell.model.pretrained
     return published and data.absolute().parent.parent / "weights" / published.weights

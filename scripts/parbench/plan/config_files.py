@@ -19,7 +19,16 @@ from parbench.plan.places import ROOT, shown
 from parbench.plan.strict_model import Problem, in_file, problem, read_model
 from parbench.plan.study import Study
 from parbench.plan.sweep import expanded
-from parbench.plan.yaml_file import Key, Yaml, YamlMapping, dotted, parsed, read_yaml, words_of
+from parbench.plan.yaml_file import (
+    Key,
+    Yaml,
+    YamlMapping,
+    dotted,
+    parsed,
+    read_yaml,
+    unknown_value,
+    words_of,
+)
 from parbench.words import nearest
 
 
@@ -100,7 +109,7 @@ def checked(layers: ConfigLayers) -> Config:
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
-        raise result.error(["stack"], f"unknown value {stack!r}{nearest(stack, stacks)}")
+        raise result.error(["stack"], unknown_value(stack, stacks))
     return result
 
 

@@ -38,7 +38,7 @@ from parbench.plan.strict_model import (
     stated_part,
     wrong,
 )
-from parbench.plan.yaml_file import Key, Yaml, dotted, missing_key, none_of, words_of
+from parbench.plan.yaml_file import Key, Yaml, dotted, missing_key, unknown_value, words_of
 from parbench.words import brief
 
 YEAR = 31_536_000  # in seconds
@@ -202,7 +202,7 @@ class StatedMachine(StrictModel):
 
 
 class HardwareSlurm(stated_part(Slurm)):
-    """How cells on one hardware become Slurm jobs, where this differs from `slurm`."""
+    """How cells on one entry of `hardware` become Slurm jobs, where this differs from `slurm`."""
 
 
 class HardwareEntry(StrictModel):
@@ -315,7 +315,7 @@ def _of_its_kind(entry: dict[str, Any]) -> dict[str, Any]:
         raise wrong([], missing_key("kind", "where its samples come from"))
     kinds = source.kinds()
     if entry["kind"] not in kinds:
-        raise wrong(["kind"], none_of(words_of(entry["kind"]), kinds))
+        raise wrong(["kind"], unknown_value(entry["kind"], kinds))
     kind = source.load(entry["kind"])
     explained(kind, entry, kind.model_validate)
     return entry
@@ -358,8 +358,8 @@ class Config(StrictModel):
     )
     nodes: Nodes = Field(description="how the nodes of one cell reach each other")
     slurm: Slurm = Field(
-        description="how cells become Slurm jobs; `slurm` of a hardware overrides it key by key "
-        "(docs/slurm.md)"
+        description="how cells become Slurm jobs; `slurm` of an entry of `hardware` overrides it "
+        "key by key (docs/slurm.md)"
     )
     spark: Spark = Field(description="the Spark cluster, for cells with `cluster: true`")
     available: Annotated[

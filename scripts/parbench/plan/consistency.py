@@ -18,7 +18,7 @@ from parbench.plan.options import all_options, starts_published
 from parbench.plan.published import Claim, Published, Selection
 from parbench.plan.study import Study, VariantPair
 from parbench.plan.study_plan import PlannedGroup
-from parbench.plan.yaml_file import words_of
+from parbench.plan.yaml_file import unknown_value, words_of
 from parbench.software import Software
 from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
@@ -36,10 +36,8 @@ def known(key: str, name: str, names: Iterable[str], where: str, own: str = "") 
     """
     names = list(names)
     if name not in names:
-        near = nearest(name, names)
-        raise ParbenchError(
-            f"{where}: {key}: unknown value {brief(name)!r}{near}{own and f' ({own})'}"
-        )
+        sentence = unknown_value(name, names)
+        raise ParbenchError(f"{where}: {key}: {sentence}{own and f' ({own})'}")
 
 
 def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> None:
@@ -55,7 +53,7 @@ def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> 
         if network not in (names := library.names()):
             near = nearest(network, names, listed=False)
             raise ParbenchError(
-                f"{where}: {key}: there is no {brief(name)!r}{near or f'; {library.LISTED}'}"
+                f"{where}: {key}: unknown value {brief(name)!r}{near or f'; {library.LISTED}'}"
             )
 
 
@@ -66,7 +64,7 @@ def check_weights(name: str, config: Config) -> None:
     known(f"{key}.model", entry.model, models.names(), where)
     for option, value in (entry.options or {}).items():  # each may be stated in another file
         where = config.stated_in("weights", name, "options", option)
-        all_options("models", entry.model, {option: value}, f"{where}: {key}")
+        all_options("models", entry.model, {option: value}, f"{where}: {key}.options")
 
 
 # --- a study ---
@@ -82,12 +80,11 @@ def check_names(study: Study, where: str) -> None:
         for model in entry.models:
             known(f"together.{label}.models", model, study.models, where)
     row_names = [*study.models, *study.together]
-    for table in study.tables:
-        title = brief(table.title)
+    for number, table in enumerate(study.tables):
         for model in table.models or []:
-            known(f"tables: {title!r}: models", model, row_names, where)
+            known(f"tables.{number}.models", model, row_names, where)
         for variant in table.variants:
-            known(f"tables: {title!r}: variants", variant, study.variants, where)
+            known(f"tables.{number}.variants", variant, study.variants, where)
     if study.second_device is not None:
         known("second_device", study.second_device, study.variants, where)
     used_strategies = {entry.strategy for entry in study.variants.values()}
@@ -195,10 +192,13 @@ def _check_comparison(study: Study, entry: VariantPair, where: str) -> None:
     named_models = [model for name in entry.models or () for model in study.members(name)]
     missing_models = [model for model in named_models if model not in models_in_both]
     if missing_models or not models_in_both:
-        subject = f"the model {missing_models[0]}" if missing_models else "any model"
+        problem = f"{entry.variant} and {entry.baseline} have no model in common"
+        if missing_models:
+            of_variant = missing_models[0] in study.trained(entry.variant)
+            variant = entry.baseline if of_variant else entry.variant
+            problem = f"{variant} does not train the model {missing_models[0]}"
         raise ParbenchError(
-            f"{where}: pairs: {entry.variant} and {entry.baseline} do not both train {subject}; "
-            "compare variants on models that both train"
+            f"{where}: pairs: {problem}; compare variants on models that both train"
         )
 
 
@@ -217,7 +217,7 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
                     f"{where}: variants.{variant}.baseline: {baseline}: speedups are not computed "
                     f"from profiled cells ({name} has `profile: {profile}`); remove the baseline"
                 )
-    for table, key in itertools.product(study.tables, ("mode", "profile")):
+    for (number, table), key in itertools.product(enumerate(study.tables), ("mode", "profile")):
         row_by_value: dict[str, str] = {}
         for (model, variant), training in trained.items():
             if table.holds(model, variant):
@@ -225,7 +225,7 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
         if len(row_by_value) > 1:
             cases = ", ".join(f"{value} ({name})" for value, name in row_by_value.items())
             raise ParbenchError(
-                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {cases}; set one `{key}` "
+                f"{where}: tables.{number}: mixes {key}s: {cases}; set one `{key}` "
                 "for all of its variants, or split it into two tables"
             )
 
@@ -243,7 +243,7 @@ def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> 
     for problem in itertools.chain(*problems):
         raise ParbenchError(f"{prefix}: {problem}")
     companion_options = {
-        name: all_options("models", name, options, f"{prefix}: beside")
+        name: all_options("models", name, options, f"{prefix}: beside.{name}")
         for name, options in strategy.companions.items()
     }
     for name, options in {**companion_options, cell.model.name: cell.model.options}.items():
@@ -296,7 +296,7 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     if training.batch_norm == "synchronized" and training.gradient_accumulation > 1:
         yield (
             "batch_norm synchronized: each micro-batch of gradient_accumulation "
-            f"{training.gradient_accumulation} is normalised by itself; choose local, or "
+            f"{training.gradient_accumulation} is normalized by itself; choose local, or "
             "gradient_accumulation: 1"
         )
     if training.precision == "fp16" and cell.hardware.device == "cpu":
@@ -345,8 +345,8 @@ def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
     limit = model.options["max_positions"]
     if training.max_length is None:
         yield (
-            "the setting max_length is missing: set how many tokens of each text model "
-            f"{model.name} is given, at most {limit}"
+            f"the setting max_length is missing: set how many tokens model {model.name} takes "
+            f"from each text, at most {limit}"
         )
     elif training.max_length > limit:
         yield (

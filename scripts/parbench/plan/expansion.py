@@ -327,7 +327,9 @@ class Expansion:
         if device.device != "cuda":
             settings["tf32"] = False  # only CUDA devices have it
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
-        options = all_options("strategies", strategy, study.options(entry), where)
+        options = all_options(
+            "strategies", strategy, study.options(entry), f"{where}: options of {strategy}"
+        )
         folder = Path(places.shown(places.study(self.name).parent))
         options = strategies.load(strategy).resolved(options, folder, where)
         cell = Cell(

@@ -74,7 +74,7 @@ def all_options(kind: str, name: str, given: Options, where: str) -> Options:
 
     Raises ParbenchError, beginning with ``where``, for an unknown or invalid option.
     """
-    validated(_model(kind, name), given, f"{where}: options of {name}")
+    validated(_model(kind, name), given, where)
     return {
         key: copy.deepcopy(given[key] if key in given else part["default"])
         for key, part in _stated(kind, name).items()
@@ -113,7 +113,7 @@ def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], study: P
     """
     file, where = model_name(name, entry, study), places.shown(study)
     try:
-        options = all_options("models", file, entry.options, where)
+        options = all_options("models", file, entry.options, f"{where}: models.{name}.options")
     except (LookupError, TypeError) as error:
         if entry.file is None:
             raise
@@ -155,11 +155,14 @@ def published_weights(
             f"{keys}: several weights in config.yaml fit this model with these options; name "
             f"one of them instead of true: {brief(', '.join(fitting_names))}"
         )
-    differing = {key: value for key, value in options.items() if value != defaults[key]}
-    choices = ", ".join(f"{key} (options {entry.options or {}})" for key, entry in entries.items())
+    choices: list[str] = []
+    for key, entry in entries.items():
+        theirs = defaults | (entry.options or {})
+        differing = [option for option, value in options.items() if theirs[option] != value]
+        choices.append(f"{key} (with other {', '.join(differing)})" if differing else key)
     quoted_name = f" {brief(asked)!r}" if isinstance(asked, str) else ""
     raise ParbenchError(
-        f"{keys}: config.yaml has no weights{quoted_name} for {name} with the options "
-        f"{brief(str(differing))}; it has {brief(choices, 300) or 'none of this model'}. Add an "
-        "entry under weights, or set pretrained: false"
+        f"{keys}: config.yaml has no weights{quoted_name} for {name} with these options; it has "
+        f"{brief(', '.join(choices), 300) or 'none of this model'}. Add an entry under weights, or "
+        "set pretrained: false"
     )

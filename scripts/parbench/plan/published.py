@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from parbench.cell import Options
 from parbench.errors import ParbenchError
 from parbench.plan.csv_file import read_csv
+from parbench.plan.places import shown
 from parbench.plan.settings import Layer
 from parbench.plan.strict_model import (
     Form,
@@ -31,9 +32,10 @@ from parbench.plan.strict_model import (
     validated,
     wrong,
 )
+from parbench.plan.yaml_file import unknown_value
 from parbench.runs.metrics import METRICS
 from parbench.runs.operator_metrics import OPERATOR_METRICS
-from parbench.words import brief, nearest
+from parbench.words import brief
 
 
 def _bare(text: Any) -> Any:
@@ -271,7 +273,7 @@ class ClaimTest(StrictModel):
         allowed |= {"expected": not of_two}
         for key, is_allowed in allowed.items():
             if not is_allowed and key in self.model_fields_set:
-                raise self.unwanted(key)
+                raise self.unwanted(key, f"`op: {self.op}`")
         for size in self.sizes[: 1 if self.is_open else None]:
             if not math.isfinite(size):
                 raise wrong(["size"], "begins with null; write [1.8, null] for 1.8 or more")
@@ -285,8 +287,7 @@ class ClaimTest(StrictModel):
                 raise wrong(["size"], f"value {size} is not a valid ratio; use one above 0")
         metrics = METRICS if of_two else OPERATOR_METRICS
         if self.metric not in metrics:
-            problem = f"is not a metric{nearest(self.metric, metrics)}"
-            raise wrong(["metric"], f"value {brief(self.metric)!r} {problem}")
+            raise wrong(["metric"], unknown_value(self.metric, metrics))
         if self.contrast and self.contrast[0] == self.contrast[1]:
             raise wrong(["contrast"], "names the same cells twice; name two different selections")
         return self
@@ -416,7 +417,7 @@ class Claim(StrictModel):
                 raise wrong([*where, *mistake.keys], mistake.sentence, mistake.last) from None
         for key in ("finding", "needs"):
             if tests and getattr(self, key):
-                raise self.unwanted(key)
+                raise self.unwanted(key, "`parts`" if self.parts else "`test`")
         if not (tests or self.finding or self.needs):
             raise self.missing("test")
         self._tests = tuple(tests)
@@ -446,11 +447,17 @@ def claims(*paths: Path) -> dict[str, Claim]:
 def united(claims_by_file: Mapping[Path, dict[str, Claim]]) -> dict[str, Claim]:
     """Return the claims of all files, by name.
 
-    Raises ParbenchError, which names the later file, if two have one name.
+    Raises ParbenchError, which names both files, if two have one name.
     """
     found: dict[str, Claim] = {}
+    file_by_name: dict[str, Path] = {}
     for path, own in claims_by_file.items():
         if duplicates := sorted(found.keys() & own.keys()):
-            raise ParbenchError(f"{path}: duplicate claim {duplicates[0]!r}; rename one of the two")
+            name = duplicates[0]
+            raise ParbenchError(
+                f"{shown(path)}: duplicate claim {name!r}: {shown(file_by_name[name])} has one of "
+                "this name; rename one of the two"
+            )
         found |= own
+        file_by_name |= dict.fromkeys(own, path)
     return found

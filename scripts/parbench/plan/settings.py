@@ -212,8 +212,8 @@ def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
     for key, field in Settings.model_fields.items():
         if key not in values:
             raise ParbenchError(
-                f"{where}: the setting {key!r} ({field.description}) is missing; set it under "
-                "`settings`, or under `assumed` if the source does not state it"
+                f"{where}: the setting {key!r} is missing; set it under `settings`, or under "
+                f"`assumed` if the source does not state it. `{key}`: {field.description}"
             )
     values["tf32"] = asdict(cell.TF32.of(values["tf32"]))
     return {key: values[key] for key in Settings.model_fields}

@@ -31,8 +31,8 @@ from parbench.plan.yaml_file import (
     as_typed,
     dotted,
     missing_key,
-    none_of,
     read_yaml,
+    unknown_value,
     words_of,
 )
 from parbench.words import brief, nearest, plain
@@ -57,10 +57,10 @@ class StrictModel(pydantic.BaseModel):
         """Return the error for a missing ``key`` that other keys require."""
         return wrong([], missing_key(key, type(self).model_fields[key].description))
 
-    def unwanted(self, key: str) -> PydanticCustomError:
-        """Return the error for a stated ``key`` that other keys exclude."""
+    def unwanted(self, key: str, cause: str) -> PydanticCustomError:
+        """Return the error for a stated ``key`` that ``cause``, what other keys say, excludes."""
         value = words_of(self.stated()[key])
-        return wrong([key], f"value {value} does not apply here; remove it")
+        return wrong([key], f"value {value} cannot be combined with {cause}; remove it")
 
 
 AnyModel = TypeVar("AnyModel", bound=pydantic.BaseModel)
@@ -238,7 +238,7 @@ def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails)
             field = _fields_at(kind, above).get(key)
             return Problem(above, missing_key(key, field.description if field else None))
         case "literal_error":
-            return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
+            return Problem(keys, unknown_value(found["input"], re.findall(r"'([^']*)'", message)))
         case "string_pattern_mismatch":  # words, not the regular expression
             message = "does not have the expected form"
         case "value_error":  # the model's own full sentence

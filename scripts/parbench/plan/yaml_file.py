@@ -11,7 +11,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, cast
@@ -26,8 +26,6 @@ from parbench.words import brief, nearest
 # Limits on a text, since aliases can unfold to any number of values.
 MOST_LEVELS = 50
 MOST_VALUES = 100_000
-# The most known values that a message lists if it also suggests one.
-MOST_LISTED = 20
 
 Yaml: TypeAlias = "YamlMapping | list[Yaml] | str | int | float | None"  # a value; bool is an int
 YamlMapping: TypeAlias = "dict[str, Yaml]"
@@ -268,19 +266,18 @@ def dotted(keys: Sequence[Key]) -> str:
 
 
 def words_of(value: object) -> str:
-    """Return ``value`` for a message: short, on one line."""
+    """Return ``value`` for a message: short, on one line, a text in quotes."""
+    if isinstance(value, str):
+        return repr(brief(value))
     return brief(yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0])
 
 
 def missing_key(name: str, description: str | None) -> str:
     """Return the message for a missing key."""
-    meaning = f" ({description})" if description else ""
-    return f"the key {name!r}{meaning} is missing; add it"
+    meaning = f". `{name}`: {description}" if description else ""
+    return f"the key {name!r} is missing; add it{meaning}"
 
 
-def none_of(phrase: str, known: list[str]) -> str:
-    """Return the message for a value, shown as ``phrase``, that is not among the ``known`` ones."""
-    near = nearest(phrase, known, listed=False)
-    short = near and len(known) > MOST_LISTED
-    names = "the known names" if short else ", ".join(known)
-    return f"{phrase} is not one of {names}{near}"
+def unknown_value(value: object, known: Iterable[str]) -> str:
+    """Return the message for a value that is not among the ``known`` ones."""
+    return f"unknown value {words_of(value)}{nearest(str(value), known)}"

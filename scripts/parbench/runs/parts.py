@@ -310,7 +310,7 @@ class Slice(Record):
     samples: Whole = Field(description="samples of all ranks")
     seconds: Positive = Field(
         description="of the slowest rank that trains a model of the comparison, devices "
-        "synchronised"
+        "synchronized"
     )
     others: NotNegative = Field(
         description="processor seconds of other programs on the side's cores"

@@ -95,7 +95,7 @@ class CellRun(Extended):
     reason: str | None = Field(description="why it did not end ok, in words")
     train_seconds: Positive | None = Field(description="sum of epoch_seconds")
     epoch_seconds: list[Positive] = Field(
-        description="seconds of each epoch: devices synchronised, slowest rank, warm-up and "
+        description="seconds of each epoch: devices synchronized, slowest rank, warm-up and "
         "evaluation excluded"
     )
     warmup_steps: Count = Field(

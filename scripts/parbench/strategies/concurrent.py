@@ -1,7 +1,7 @@
 """Train several independent models at once, each on a device of its own, or all on one GPU.
 
-A cell measures its own model. The others (companions) train at the same time in processes of their
-own, from a common start, with the same settings and on the same data.
+A cell measures its own model. The models beside it (``companions``) train at the same time in
+processes of their own, from a common start, with the same settings and on the same data.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import ClassVar
 from parbench import models
 from parbench.cell import Model
 from parbench.strategies import _rendezvous, eager
+from parbench.words import nearest
 
 
 class Strategy(eager.Strategy):
     """One process with one model, which the training loop treats as the only model.
 
-    Process 0 has the cell's model, process n the n-th companion. They wait for each other only
-    while nothing is timed.
+    Process 0 has the cell's model, process n the n-th model beside it. They wait for each
+    other only while nothing is timed.
     """
 
     OPTIONS: ClassVar[dict[str, dict]] = {
@@ -61,18 +62,19 @@ class Strategy(eager.Strategy):
             )
         elif hardware.nodes != 1 or not (hardware.devices == count or self._share):
             yield (
-                f"{count} concurrent models need one device each on a single node; choose hardware "
-                f"with devices: {count} and nodes: 1"
+                f"{count} models ({model.name} and those beside it) need one device each on a "
+                f"single node; choose hardware with devices: {count} and nodes: 1"
             )
         for name in sorted(beside):
             if not models.exists(name):
-                yield f"beside.{name}: there is no model of this name; correct it"
+                yield f"beside: unknown value {name!r}{nearest(name, models.names())}"
         named_options = beside.get(model.name)
         own_options = models.options(model.name, model.options)
-        if named_options is not None and models.options(model.name, named_options) != own_options:
+        named = own_options if named_options is None else models.options(model.name, named_options)
+        if differing := [key for key, value in own_options.items() if named[key] != value]:
             yield (
-                f"beside.{model.name}: its options {named_options} differ from those of the "
-                f"study's own {model.name}; make the two agree"
+                f"beside.{model.name}: its options differ from those of the study's own "
+                f"{model.name} in {', '.join(differing)}; make the two agree"
             )
 
     @classmethod

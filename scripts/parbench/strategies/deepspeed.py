@@ -62,8 +62,8 @@ class Strategy(_process_group.DataParallelGroup):
         stage = self.options["stage"]
         if stage > 0 and self.data_parallel_size == 1:
             yield (
-                f"stage {stage} divides a model among ranks, which needs two devices or more; "
-                "choose other hardware, or stage 0"
+                f"option stage: {stage} (ZeRO) divides a model among ranks, which needs two "
+                "devices or more; choose other hardware, or stage 0"
             )
         precision = self.cell.training.precision
         if precision == "fp16":

@@ -109,7 +109,7 @@ class Strategy(_base.Strategy):
             )
         if self.cell.training.batch_norm == "synchronized" and self.micro_batches > 1:
             yield (
-                "batch_norm synchronized: GPipe normalises each micro-batch by itself; choose "
+                "batch_norm synchronized: GPipe normalizes each micro-batch by itself; choose "
                 "local (deferred_batch_norm: true keeps running statistics of whole batches), or "
                 "chunks: 1"
             )

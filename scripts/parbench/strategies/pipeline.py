@@ -119,7 +119,7 @@ class Strategy(_process_group.ProcessGroup):
             )
         if training.batch_norm == "synchronized" and self.micro_batches > 1:
             yield (
-                "batch_norm synchronized: a pipeline normalises each micro-batch by itself; choose "
+                "batch_norm synchronized: a pipeline normalizes each micro-batch by itself; choose "
                 "local, or chunks: 1"
             )
         if training.max_length is not None and training.padding == "longest":

@@ -56,7 +56,9 @@ class Kind(Source, frozen=True):
     @model_validator(mode="after")
     def _has_a_source(self) -> Kind:
         if not (self.urls or self.path):
-            raise ValueError("the key 'urls' (mirrors of the archive) is missing; add it, or path")
+            raise ValueError(
+                "the key 'urls' is missing; add it, or path. `urls`: mirrors of the archive"
+            )
         return self
 
     def read(self) -> LabelledImages:
