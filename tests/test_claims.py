@@ -692,7 +692,7 @@ def test_where_equal_sides_differ_pairs_tell_nothing():
     biased = turns(turns(DDP, EAGER, *FAST), DDP, *unequal)
     made = judged(FASTER, EAGER, biased)
     assert (made.verdict, answers(made)) == (terms.NOT_TESTED, [(terms.NOT_COMPARABLE, "")])
-    assert "equal sides differ on 2 CPU cores" in made.comparisons[0].reasons[0]
+    assert "the A/A pair on 2 CPU cores is biased" in made.comparisons[0].reasons[0]
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
     assert judged(FASTER, EAGER, equal).verdict == terms.HOLDS
     # Equal sides of another kind, such as of predicting, vouch for nothing.
@@ -707,8 +707,8 @@ VOUCHED = (1.001, 0.999, 1.001, 0.999)
     ("ddp", "weakness"),
     [
         (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED), ""),
-        (turns(DDP, EAGER, *FAST), "equal sides are not shown to be equal"),  # there are none
-        (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED[:3]), "equal sides are not shown"),
+        (turns(DDP, EAGER, *FAST), "A/A pair is not shown to be equal"),  # there are none
+        (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED[:3]), "A/A pair is not shown"),
         (turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED), "slices disturbed"),
         (
             turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED).model_copy(
@@ -728,7 +728,7 @@ def test_all_reasons_against_firmness_are_given():
     ddp = turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED[:3])
     scaled = ddp.model_copy(update={"scaled": ["epochs 1 instead of 50"]})
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, scaled)
-    parts = ("from a scaled copy", "equal sides are not shown", "slices disturbed")
+    parts = ("from a scaled copy", "A/A pair is not shown", "slices disturbed")
     assert all(part in made.weakness for part in parts)
     assert (
         claim_headline.headline([made]).count(

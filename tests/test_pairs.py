@@ -269,7 +269,7 @@ def test_equal_sides_and_a_slow_one_are_measured(tmp_path, monkeypatch):
     context = benchmarks.Context(tmp_path, {"this": ROOT}, 1)
     equal, slowed = benchmarks.pairs(context, **study)
     assert slowed.what == "slowed by 100 %"
-    assert equal.what == "A/A"
+    assert equal.what == "A/A pair"
     assert equal.series.seeds == slowed.series.seeds == 1
 
 

@@ -182,7 +182,7 @@ def loop(context: Context, steps: int = 200) -> list[BenchRow]:
 
 
 def pairs(context: Context, **changes: object) -> list[BenchRow]:
-    """Measure time ratios by pairs: of equal sides, and of one slowed on purpose over another"""
+    """Measure time ratios by pairs: an A/A pair, and one side slowed on purpose over another"""
     runs: dict[float, list[records.PairRun]] = {}
     for measured in restarts(context, known_pairs.study(context.pairs, **changes)):
         runs.setdefault(known_pairs.share_of(measured), []).append(measured)

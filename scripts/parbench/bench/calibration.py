@@ -170,11 +170,12 @@ def show(files: Sequence[Path], seconds: float | None) -> None:
         raise ParbenchError(
             f"{len(restarts)} of at least {FEWEST} restarts of A/A pairs in "
             f"{'the files named' if files else CELLS}; `snakemake` measures some, with a "
-            "study in config.yaml that has a pair of two equal sides"
+            "study in config.yaml that has an A/A pair"
         )
     seconds = seconds or statistics.median(each.seconds for each in restarts)
     if seconds < 1:
         raise ParbenchError(f"a restart of {seconds:g} s: at least 1 s is needed (--seconds)")
     print(f"{RUNS:,} simulated comparisons of each kind, by {len(restarts)} restarts of A/A pairs,")
-    print(f"{seconds:.0f} s each. At an edge every verdict is false: {ALPHA:.0%} are allowed.")
+    print(f"{seconds:.0f} s each. At an edge any decided verdict is an error.")
+    print(f"At most {ALPHA:.0%} of the comparisons may then be decided.")
     print(*lines(table(restarts, seconds)), sep="\n")

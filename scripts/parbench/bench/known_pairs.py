@@ -1,4 +1,4 @@
-"""Pairs with a known result: equal sides, and a side that is slowed on purpose."""
+"""Pairs with a known result: an A/A pair, and a side that is slowed on purpose."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def in_rotation(cells: Path) -> list[Path]:
 
 
 def share_of(run: PairRun) -> float:
-    """Return the share by which the baseline was slowed; 0 for A/A."""
+    """Return the share by which the baseline was slowed; 0 for an A/A pair."""
     return run.cell.sides[1].strategy.options.get("share", 0.0)
 
 
@@ -91,5 +91,5 @@ def row(share: float, runs: Sequence[PairRun]) -> BenchRow:
     compared = Compared(tuple(map(restart, runs)), (), ())
     reading = compared.reading(EQUAL) if share else compared.equal_reading
     reading_text = "; ".join(filter(None, (reading, disturbance([compared]))))
-    what = f"slowed by {100 * share:g} %" if share else "A/A"
+    what = f"slowed by {100 * share:g} %" if share else "A/A pair"
     return BenchRow(what, "x", compared.series, reading_text)

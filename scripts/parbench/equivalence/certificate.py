@@ -328,7 +328,7 @@ class Certificates:
         if place not in self.all:
             return f"nothing of {place} is"
         if training.profile != "none":
-            return f"it is instrumented (profile {training.profile})"
+            return f"it is profiled (profile {training.profile})"
         if training.precision not in ALSO_IN:
             return f"precision {training.precision} is not"
         required = combination(trained.cell)

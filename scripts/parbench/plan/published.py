@@ -236,12 +236,12 @@ class ClaimTest(StrictModel):
     op: Literal[">", "<", "same", "report", "largest"] = Field(
         description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
         "above or below 0, or the two are the `same`; `report` only shows it, and `largest` says "
-        "which part of the metric is the largest"
+        "which component of the metric, such as an operator, is the largest"
     )
     expected: Names | None = Field(
         None,
-        description="with `largest`: the parts of the metric of which one is claimed to be the "
-        "largest; default: it is reported, and not judged",
+        description="with `largest`: the components of the metric of which one is claimed to be "
+        "the largest; default: it is reported, and not judged",
     )
     margin: Positive | None = Field(
         None,

@@ -169,7 +169,7 @@ class VariantPair(StrictModel):
 
     variant: str = Field(description="the variant whose speedup is measured")
     baseline: str = Field(
-        description="the variant to compare with; the same variant for two equal sides (A/A)"
+        description="the variant to compare with; the same variant for an A/A pair"
     )
     models: Names | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Where the seconds go: the phases of instrumented cells, as a table and as a stacked figure."""
+"""Where the seconds go: the phases of profiled cells, as a table and as a stacked figure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ DEFINED = (
     "one works. Other: the loop itself."
 )
 APART = (
-    "Instrumented cells are kept apart from timed ones. The last column is the time "
+    "Profiled cells are kept apart from timed ones. The last column is the time "
     "of a cell over that of the same cell without profiling: what profiling costs."
 )
 
-# Equal in an instrumented group and its timed twin, as is training except for the profile.
+# Equal in a profiled group and its timed twin, as is training except for the profile.
 ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
 
 Shares = dict[str, float]  # seconds per epoch, by phase
@@ -65,7 +65,7 @@ def phases_table(study: StudyResults) -> TableEntry | None:
     heads = [
         ("", [*KEYS, "Rank"]),
         ("Seconds of an epoch", [phase.capitalize() for phase in PHASES]),
-        ("", ["Sum", "Instrumented / timed"]),
+        ("", ["Sum", "Profiled / timed"]),
     ]
     return make_table(
         f"t-{study.name}-phases",
@@ -104,7 +104,7 @@ def _runs(group: Group) -> list[CellRun]:
 
 
 def _phases(run: CellRun) -> Phases:
-    """Return what a run of an instrumented group measured."""
+    """Return what a run of a profiled group measured."""
     assert isinstance(run.profile, Phases)
     return run.profile
 

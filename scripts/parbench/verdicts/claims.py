@@ -104,8 +104,8 @@ class Judged:
     ``grade``: how close its cells are to the source's (terms.GRADES); ``machines``: the
     fingerprints of the machines that ran them; ``weaknesses``: all reasons why the verdict is not
     firm, none if it is. A firm verdict would not change if all claims of the report were judged as
-    one, rests on pairs with equal A/A controls and fewer than half of their slices disturbed, and
-    is at the source's own scale.
+    one, rests on pairs fewer than half of whose pairs of slices were disturbed and whose A/A pairs
+    are equal, and is at the source's own scale.
     """
 
     name: str
@@ -269,11 +269,11 @@ def _comparisons(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
 
 
 def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
-    """Return the largest part of a metric in each group, as measured and as published."""
+    """Return the largest component of a metric in each group, as measured and as published."""
     metric = test.metric
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
     comparisons: list[Comparison] = []
-    groups = measuring(study.groups, metric, test.about, instrumented=True)
+    groups = measuring(study.groups, metric, test.about, profiled=True)
     for group in (each for each in groups if _may_measure(each, metric)):
         means = {
             name: mean for (group_id, name), mean in study.means.items() if group_id == group.id
@@ -395,19 +395,19 @@ def _weaknesses(judged: Judged, study: Rebuilt, claims: int) -> Iterator[str]:
     if any(each.scaled for each in tested):
         yield "from a scaled copy"
     if not all(each.ratios for each in tested):
-        yield "based on the largest part, which has no interval"
+        yield "based on the largest component, which has no interval"
     timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
     if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
-        yield "based on pairs whose equal sides are not shown to be equal"
+        yield "based on pairs whose A/A pair is not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
-        yield "based on a pair with half or more of its slices disturbed"
+        yield "based on a pair with half or more of its pairs of slices disturbed"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     if answer == terms.UNDECIDED:
         yield "not clear enough among all claims"
 
 
 def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:
-    """Return whether the A/A controls of a pair's kind showed equal sides to be equal."""
+    """Return whether there are A/A pairs of a pair's kind, and all are shown to be equal."""
     equal = [pair for _, pair in control_pairs(groups, *ratio.turns)]
     return bool(equal) and all(pair.is_equal for pair in equal)
 

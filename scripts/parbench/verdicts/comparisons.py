@@ -114,7 +114,7 @@ def always(answer: str) -> Callable[[float], str]:
 
 @dataclass(frozen=True)
 class Largest:
-    """The name of the largest part of a metric, as published and as measured; None if unknown."""
+    """The largest component of a metric, as published and as measured; None if unknown."""
 
     published: str | None
     measured: str | None
@@ -128,7 +128,7 @@ class Comparison:
     ``size``: how large it is against ``published`` (terms.SIZES), empty if that is not judged;
     ``reasons``: the reasons for both. ``ratios``: one, or two of which the first is divided by the
     second; none if no two groups could be compared. ``published``: a number, or the two ends of a
-    range. ``group`` and ``largest``: set if it is about the largest part in a single group.
+    range. ``group`` and ``largest``: set if it is about the largest component in one group.
     """
 
     study: str
@@ -198,11 +198,11 @@ def measuring(
     name: str,
     about: Selection | None = None,
     *,
-    instrumented: bool = False,
+    profiled: bool = False,
 ) -> list[Group]:
     """Return the groups, of one model or of several together, that the metric ``name`` applies to.
 
-    Leaves out groups that ``about`` does not select; instrumented groups, which run slower and
+    Leaves out groups that ``about`` does not select; profiled groups, which run slower and
     separately, unless only they measure it; and, for scores, groups that train only a few steps of
     an epoch and therefore have none. If METRICS lacks ``name``, it applies to all other groups.
     """
@@ -210,7 +210,7 @@ def measuring(
     kept = [
         group
         for group in groups
-        if (instrumented or group.training.profile == "none")
+        if (profiled or group.training.profile == "none")
         and (about is None or group.configuration.is_among(about))
     ]
     if metric is not None:

@@ -1,4 +1,4 @@
-"""What a pair shows about its variant, given its controls: pairs of two equal sides (A/A)."""
+"""What a pair shows about its variant, given the A/A pairs of its kind: those of equal sides."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TimedPair:
 
     def reading(self, groups: Iterable[Group], share: float) -> str:
         """Return whether the variant is faster than its baseline, slower, or equal within
-        ``share``; or why that is not known. For equal sides, whether they are equal.
+        ``share``; or why that is not known. For an A/A pair, whether it is equal.
 
-        ``groups``: those whose A/A controls count for it. Empty without restarts.
+        ``groups``: those whose A/A pairs count for it. Empty without restarts.
         """
         if not self.compared.restarts:
             return ""
@@ -60,7 +60,7 @@ def timed_pairs(groups: Mapping[str, Group]) -> Iterator[TimedPair]:
 def control_pairs(
     groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind
 ) -> list[tuple[Group, Compared]]:
-    """Return the A/A controls of a pair of ``sides``: pairs of equal sides that measure the same
+    """Return the A/A pairs of the kind of a pair of ``sides``: those that measure the same
     (``turns``: training, its energy or predicting) on the same kind and number of devices, threads
     and nodes as one of ``sides``."""
 
@@ -78,8 +78,8 @@ def control_pairs(
 
 
 def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
-    """Return why a pair is void: an A/A control of it differs; empty if none does."""
+    """Return why a pair decides nothing: an A/A pair of its kind is biased; empty if none is."""
     for group, equal in control_pairs(groups, sides, turns):
         if equal.biased:
-            return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
+            return f"the A/A pair on {group.describe_hardware()} is biased: {equal.numbers}"
     return ""

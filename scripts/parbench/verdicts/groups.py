@@ -149,7 +149,7 @@ class Group(PlannedGroup):
         if self.training.mode == "deterministic":
             cautions.append("deterministic mode is not for timing")
         if self.training.profile != "none":
-            cautions.append("an instrumented run is not for timing")
+            cautions.append("a profiled run is not for timing")
         return cautions
 
     def difference(self, metric: Metric) -> str:

@@ -21,8 +21,8 @@ from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.terms import FAILURES, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
-BIASED = 0.01  # alpha of the test whether equal sides differ
-EQUAL = 0.05  # the margin within which equal sides must agree
+BIASED = 0.01  # alpha of the test whether an A/A pair is biased
+EQUAL = 0.05  # the margin within which its two equal sides must agree
 NO_ENERGY = "the energy of its devices was not read"
 PAUSE = timedelta(hours=6)  # between two restarts; a longer one begins another session
 
@@ -177,7 +177,7 @@ class Compared:
 
     @property
     def spread(self) -> str:
-        """Over how long the restarts are spread: ``3 sessions, 2 days``, ``12 min``, ``4.8
+        """Over how long the restarts were measured: ``3 sessions, 2 days``, ``12 min``, ``4.8
         h``; empty without any."""
         if not self.restarts:
             return ""
@@ -191,36 +191,38 @@ class Compared:
         """Return whether it is faster, slower or equal within ``share``; or what deciding takes."""
         return self.series.reading(share, "faster", "slower")
 
-    # ---------------------------------------------------------------- A/A, of two equal sides
+    # ---------------------------------------------------------------- A/A pairs: equal sides
 
     @property
     def biased(self) -> bool:
-        """Whether equal sides differ, so that taking turns favours one."""
+        """Whether an A/A pair is biased, so that taking turns favours one side."""
         interval = self.series.interval(BIASED)
         return interval is not None and (interval.low > 0 or interval.high < 0)
 
     @property
     def is_equal(self) -> bool:
-        """Whether equal sides are shown to be equal."""
+        """Whether an A/A pair is shown to be equal."""
         return sequential.within(self.series.interval(), self.series.margin(EQUAL)) == HOLDS
 
     @property
     def equal_reading(self) -> str:
-        """Whether equal sides are: ``equal within 5 %``, ``biased: ...``, ``not checked: ...``."""
+        """What an A/A pair is: ``equal within 5 %``, ``biased: ...``, ``not checked: ...``."""
         if few := self.series.too_few:
             return f"not checked: {few}"
         if self.biased:
-            return "biased: it says nothing about the pairs that it controls"
+            return "biased: pairs of its kind decide nothing"
         return f"equal within {EQUAL:.0%}" if self.is_equal else "not checked: too wide"
 
     @property
     def equality(self) -> str:
         """The same with its numbers: ``1.002 (0.990 to 1.014) of 4 restarts: equal within 5 %``."""
-        series = self.series
-        if series.too_few:
-            return self.equal_reading
-        ratio = with_interval(series, places=3)
-        return f"{ratio} of {series.seeds} restarts: {self.equal_reading}"
+        few = self.series.too_few
+        return self.equal_reading if few else f"{self.numbers}: {self.equal_reading}"
+
+    @property
+    def numbers(self) -> str:
+        """The ratio and its interval: ``1.002 (0.990 to 1.014) of 4 restarts``."""
+        return f"{with_interval(self.series, places=3)} of {self.series.seeds} restarts"
 
 
 def disturbance(compared: Iterable[Compared]) -> str:

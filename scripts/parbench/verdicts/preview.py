@@ -224,7 +224,7 @@ def _claimed(test: ClaimTest) -> str:
         "<": none.replace("above", "below"),
         "same": f"the same{margin}",
         "report": "reported, not judged",
-        "largest": "the largest part",
+        "largest": "the largest component",
     }[test.op]
     if not test.sizes:
         return claimed

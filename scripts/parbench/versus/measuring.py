@@ -2,7 +2,7 @@
 
 As in a study's pairs, each restart starts both programs again, and they take turns of a tenth of a
 second while the other one is stopped. In every second restart the first one runs beside itself
-(A/A), until equal sides are shown to be equal, or to differ. Of two equal programs, the one that is
+(an A/A pair), until that is shown to be equal, or biased. Of two equal programs, the one that is
 started later and has the second turn can come out faster; they change places from one restart to
 the next, so that this cancels.
 """
@@ -47,7 +47,7 @@ def compare(
     report: Callable[[str], None],
     earlier: Sequence[MeasuredRestart] = (),
 ) -> list[MeasuredRestart]:
-    """Compare ``a`` with ``b`` until the verdict and the check of equal sides are decided, or for
+    """Compare ``a`` with ``b`` until the verdict is decided and A beside itself checked, or for
     ``minutes``; return the ``earlier`` restarts and the new ones. If the earlier ones are decisive,
     new ones narrow the interval until time is up.
 
@@ -71,8 +71,12 @@ def compare(
         found.append(measured)
         names = (f"{a.label}'s second copy", "the first") if checks else (b.label, a.label)
         report(f"  {_line(measured, *names)}")
-    differ = of(found, True).biased
-    why = "Equal sides differ" if differ else "There is a verdict, and equal sides are checked"
+    biased = of(found, True).biased
+    why = (
+        "A beside itself is biased"
+        if biased
+        else "There is a verdict, and A beside itself is equal"
+    )
     report(f"{why}: nothing more to measure")
     return found
 
@@ -110,8 +114,8 @@ def minutes_left(found: list[MeasuredRestart], like: list[MeasuredRestart]) -> i
 
 
 def is_decided(found: list[MeasuredRestart]) -> bool:
-    """Return whether the verdict and the check of equal sides are decided, or equal sides
-    differ."""
+    """Return whether the verdict is decided and A beside itself is equal, or the latter is
+    biased."""
     equal = of(found, True)
     return equal.biased or (equal.is_equal and not of(found, False).series.undecided(EQUAL))
 
