@@ -103,13 +103,14 @@ def test_the_version_is_the_same_everywhere():
     assert str(citation["date-released"]) == date
 
 
-def test_every_command_and_every_room_is_described():
+def test_every_command_and_every_package_is_described():
     commands = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     names = {path.stem for path in (ROOT / "scripts/parbench/commands").glob("[a-z]*.py")}
     assert names <= set(re.findall(r"`parbench (\w+)", commands))
-    rooms = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## The rooms")[2]
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    packages = page.partition("## The packages")[2]
     folders = {path.parent.name for path in (ROOT / "scripts/parbench").glob("*/__init__.py")}
-    assert folders <= set(re.findall(r"`(\w+)/`", rooms))
+    assert folders <= set(re.findall(r"`(\w+)/`", packages))
 
 
 # Pages about the code: what they name in backticks must be there.

@@ -59,7 +59,7 @@ def config() -> Config:
 
 
 def line(config: Config, name: str, **asked) -> str:
-    """Return the sbatch line of a hardware, as the plugin makes it."""
+    """Return the sbatch line of an entry of `hardware`, as the plugin makes it."""
     settings = config.slurm_of(name).model_copy(update=asked)
     hardware = config.hardware[name].with_name(name)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))

@@ -142,7 +142,13 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
         options = Configuration.of_row(row).options.items()
         rest = sorted(each for each in options if each[0] not in test.named_options)
         way = row.strategy, tuple(rest), row.nodes, row.devices, row.devices_per_node
-        return row.model, row.hardware, row.precision, batch, () if test.is_of_layouts else way
+        return (
+            row.model,
+            row.hardware,
+            row.precision,
+            batch,
+            () if test.may_differ_in_devices else way,
+        )
 
     by = _difference if test.is_of_differences else _ratio
     overs, unders = (

@@ -1,7 +1,7 @@
 """Show what this machine can run, what is missing, what that costs, and how to fix it.
 
     parbench doctor            # exits with 1 if the quickstart cannot run
-    parbench doctor --slurm    # what cells ask Slurm for, for each hardware of config.yaml
+    parbench doctor --slurm    # what cells ask Slurm for, for each entry of `hardware`
 
 It also runs on a bare Python: `make doctor`.
 """
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm",
         action="store_true",
-        help="show each hardware's sbatch line and Slurm's answer to it; submits nothing",
+        help="show the sbatch line of each entry of hardware, and Slurm's answer; submits nothing",
     )
     add_configfile(parser, "with --slurm: overrides config.yaml")
 

@@ -316,7 +316,7 @@ def find_earlier_jobs(folder: Path) -> dict[str, list[str]]:
 
 
 def not_run(plan: Plan) -> list[str]:
-    """Return a line for each hardware on which cells cannot run, with the reason."""
+    """Return a line for each entry of `hardware` on which cells cannot run, with the reason."""
     reasons = Counter((_places(plan.cells[name]), reason) for name, reason in plan.not_run.items())
     return [
         f"{count} cell{'s' * (count > 1)} on {hardware} not run: {reason}"

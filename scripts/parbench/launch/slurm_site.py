@@ -1,4 +1,4 @@
-"""Show what a cell on each hardware would request from Slurm (`parbench doctor --slurm`).
+"""Show what `parbench doctor --slurm` shows: what cells on each entry of `hardware` request.
 
 Snakemake's Slurm plugin itself makes each line, and Slurm checks it with `sbatch --test-only`,
 which submits nothing.
@@ -45,7 +45,7 @@ LOCKS = Check(
 
 
 def examine(configfiles: list[Path]) -> Iterator[Check]:
-    """Yield checks of the locks and of limits, and one for each hardware of the configuration."""
+    """Yield checks of the locks and of limits, and one for each entry of `hardware`."""
     config = config_files.read(configfiles)
     cluster = slurm_cluster.ask()
     studies = map(config_files.study, config.studies)

@@ -334,7 +334,7 @@ class ClaimTest(StrictModel):
         return {key for side in self.sides for key in side.settings or {}}
 
     @property
-    def is_of_layouts(self) -> bool:
+    def may_differ_in_devices(self) -> bool:
         """Whether the two sides may be trained on different numbers of devices and nodes.
 
         They may if they name different numbers or different strategies. Sides that differ only in

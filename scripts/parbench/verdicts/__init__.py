@@ -1,4 +1,4 @@
 """Turn plans and metrics.json files into tables, claims and evidence.
 
-Called by programs in scripts/ and by `reporting`; it knows nothing of how a report looks.
+Called by commands, by `workflow` and by `reporting`; it knows nothing of how a report looks.
 """

@@ -1,8 +1,8 @@
 """Judge what sources claim in words, by the cells of one study (docs/verdicts.md).
 
-A claim has parts, each about the models, layouts and hardware that it names. A part rests on
-comparisons of two groups; it has a direction and, where the source states one, a size. Cells of two
-studies, and so of two machines or scales, are never judged together.
+A claim has parts, each about the models, numbers of devices and hardware that it names. A part
+rests on comparisons of two groups; it has a direction and, where the source states one, a size.
+Cells of two studies, and so of two machines or scales, are never judged together.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A study of the report; it tests its source's claims and, by name, ``claims`` of others.
+    """A study of the report and what was measured for it.
+
+    It tests its source's claims and, by name, ``claims`` of others.
 
     ``about``: the plan's study; ``means``: the means in its table of metrics named
     <metric>:<part>, by (group id, metric).
@@ -278,7 +280,7 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
         del hardware["device"], training["tf32"]  # which CPUs do not have
     if test.named & {"device", "cores"}:
         del hardware["threads"]
-    if test.is_of_layouts:
+    if test.may_differ_in_devices:
         del hardware["devices"], hardware["nodes"]
     options = {key: v for key, v in group.options.items() if key not in test.named_options}
     model = None if "model" in test.named else group.model

@@ -49,7 +49,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
                 local += [statistics.mean(durations)] * count
             elif count:
                 kept = kept or _kept(name)
-                if durations := kept[1].get(_configuration(group.id)):
+                if durations := kept[1].get(_name_without_digest(group.id)):
                     elsewhere += [(min(durations), max(durations))] * count
                     machines.add(kept[0])
     estimates: list[str] = []
@@ -71,7 +71,7 @@ def _duration(seconds: float) -> str:
 
 
 def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
-    """Return the machine and, by configuration, the cells' seconds of a study's newest evidence."""
+    """Return the machine and, by group, the cells' seconds of a study's newest evidence."""
     by_date = sorted(
         evidence.FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
     )
@@ -79,7 +79,7 @@ def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
         made = evidence.read(path)
         if made["study"] == study:
             return made["machine"], {
-                _configuration(group.id): [
+                _name_without_digest(group.id): [
                     seconds(run["started"], run["finished"])
                     for cell in group.cells
                     if (run := made["cells"].get(cell))
@@ -89,7 +89,7 @@ def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
     return "", {}
 
 
-def _configuration(group: str) -> str:
+def _name_without_digest(group: str) -> str:
     """Return a group's id without its digest, which also depends on the dataset."""
     return group.rpartition("-")[0]
 

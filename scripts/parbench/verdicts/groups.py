@@ -157,7 +157,7 @@ class Group(PlannedGroup):
         return self.differs or (metric.is_score and self.scores_differ) or ""
 
     def machines(self) -> list[str]:
-        """Return the fingerprints of the machines that ran it or, if none did, its pairs."""
+        """Return the fingerprints (digests) of the machines that ran it or, if none, its pairs."""
         names = [name for run in self.cell_runs for name in run.machines]
         turned = (each.environment.machine.fingerprint for each in self.turned)
         return list(dict.fromkeys(names or turned))

@@ -66,16 +66,18 @@ def lengths_of(trainings: Iterable[Training]) -> list[int]:
     return [training.epochs if all_steps else 1 for training in settings]
 
 
-def restart(run: PairRun, cost: str = "seconds") -> Restart:
-    """Return the restart that ``run``, which ended well, measured; ``cost``: the attribute of a
-    slice that is compared, its seconds or its joules."""
+def restart(run: PairRun, quantity: str = "seconds") -> Restart:
+    """Return the restart that ``run``, which ended well, measured.
+
+    ``quantity``: the attribute of a slice that is compared, its seconds or its joules.
+    """
     trainings = [side.training for side in run.cell.sides]
     lengths = [1] * len(trainings) if run.cell.inference else lengths_of(trainings)
     times: dict[int, dict[int, float]] = {}
     disturbed = {entry.pair for entry in run.slices if entry.disturbed}
     for entry in run.slices:
         # The time of a whole training, up to a factor that all sides share.
-        duration = lengths[entry.side] * getattr(entry, cost) / entry.samples
+        duration = lengths[entry.side] * getattr(entry, quantity) / entry.samples
         times.setdefault(entry.pair, {})[entry.side] = duration
     first_baseline = run.cell.variants
     ratios = {
@@ -132,18 +134,22 @@ class Compared:
     failed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
-    def of(cls, pair: PairGroup, runs: Mapping[str, PairRun], cost: str = "seconds") -> Compared:
-        """Return the comparison of a planned pair; ``runs``: by cell. With ``cost`` joules, compare
-        energy, over the restarts that measured it."""
+    def of(
+        cls, pair: PairGroup, runs: Mapping[str, PairRun], quantity: str = "seconds"
+    ) -> Compared:
+        """Return the comparison of a planned pair; ``runs``: by cell.
+
+        With ``quantity`` joules, compare energy, over the restarts that measured it.
+        """
         own_runs = [runs[cell] for cell in pair.cells if cell in runs]
         failures = (f"restart {run.cell.seed}: {run.reason}" for run in own_runs if run.reason)
         good = list(filter(_ok, own_runs))
-        known = [r for r in good if all(getattr(each, cost) is not None for each in r.slices)]
+        known = [r for r in good if all(getattr(each, quantity) is not None for each in r.slices)]
         unknown = NO_ENERGY if len(known) < len(good) else None
         shared = SHARED_NODES if any(run.shared for run in good) else None
         reasons = filter(None, [pair.not_run, *failures, shared, unknown])
         failed = Counter(FAILURES[run.status] for run in own_runs if not _ok(run))
-        restarts = tuple(restart(run, cost) for run in known)
+        restarts = tuple(restart(run, quantity) for run in known)
         return cls(restarts, tuple(reasons), tuple(pair.cells), failed)
 
     @cached_property

@@ -177,6 +177,7 @@ def outlook(
 class Series:
     """Values that count as independent, by the number of the seed or restart.
 
+    ``of``: what they are of, seeds or restarts, which ``seeds`` counts.
     ``logs``: whether they are logs of ratios, else numbers or differences as they are; ``cost``:
     seconds that one more takes; ``resolution``: the smallest measurable step; ``reasons``: why some
     are missing; ``partial``: True if some values are missing, so that no mean is given.
@@ -207,7 +208,7 @@ class Series:
 
     @property
     def seeds(self) -> int:
-        """The number of values."""
+        """The number of values, whether of seeds or of restarts (``of``)."""
         return len(self.values)
 
     @property

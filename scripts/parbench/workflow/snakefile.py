@@ -200,9 +200,9 @@ class WorkflowRun:
     def cell_priority(self, wildcards: Wildcards) -> int:
         """Return 1000 - seed (or restart), so that compared strategies run close in time.
 
-        This orders cells with the same number of cores: a larger one waits until no smaller one
-        fills the last core. The result is never negative: Snakemake would leave cores idle while
-        other jobs have priority 0.
+        This orders cells with the same number of cores: a cell with more cores waits while smaller
+        ones keep taking the last free core. The result is never negative: Snakemake would leave
+        cores idle while other jobs have priority 0.
         """
         return max(0, 1000 - self.plan.cells[wildcards.cell].seed)
 
@@ -247,8 +247,8 @@ class WorkflowRun:
     def _planned(self, names: Iterable[str], is_ready: Callable[[Path], bool]) -> list[str]:
         """Return the plan's files of these names, as inputs.
 
-        A dry run writes no plan, and Snakemake stops if an input does not exist. Without those that
-        are not ready, a job has other inputs than when it ran, and is shown among those to run.
+        A dry run writes no plan, and Snakemake stops if an input does not exist. In a dry run,
+        files not yet written are left out of the inputs, so the job is listed as one to run.
         """
         paths = [writing.FOLDER / name for name in names]
         if self.invocation.main and not self.writes_plan:
@@ -264,7 +264,7 @@ class WorkflowRun:
 
     @cached_property
     def _content(self) -> dict[Path, object]:
-        """What the plan's files should contain; only a run that writes none asks."""
+        """What the plan's files should contain; used only by runs that write no plan."""
         return writing.content(self.plan)
 
     def study_plan(self, wildcards: Wildcards) -> list[str]:
@@ -321,7 +321,7 @@ class WorkflowRun:
         return certificate.content(todo, wildcards.place)
 
     def certified_plans(self, wildcards: Wildcards) -> list[str]:
-        """Return the plans that need anything of a certificate; `certified` says what."""
+        """Return the plans with cells that need a certificate (what it must cover: `certified`)."""
         names = [
             f"{study}.json"
             for study in self.plan.studies
