@@ -227,9 +227,9 @@ def test_digits_are_the_same_everywhere(tmp_path):
 MARKUP = "<b onclick=\"x\">a & 'o'"  # a class may have any name that a folder can have
 
 
-def paint(path: Path, colour: tuple = (255, 0, 0), size: tuple = (6, 4), mode: str = "RGB") -> None:
+def paint(path: Path, color: tuple = (255, 0, 0), size: tuple = (6, 4), mode: str = "RGB") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.new("RGB", size, colour)
+    image = Image.new("RGB", size, color)
     image.putpixel((1, 0), (9, 8, 7))
     image.convert(mode).save(path)
 

@@ -18,7 +18,7 @@ from parbench.verdicts.sequential import (
     ALPHA,
     FAILS,
     HOLDS,
-    centres,
+    centers,
     hodges_lehmann,
     interval,
     k,
@@ -50,7 +50,7 @@ def test_widths_are_those_of_the_formula():
 def test_hodges_lehmann_by_hand():
     # Pairwise means of 1, 2, 10 in order: 1, 1.5, 2, 5.5, 6, 10.
     assert hodges_lehmann([10, 1, 2]) == pytest.approx((2 + 5.5) / 2)
-    assert centres(np.array([[10.0, 1, 2], [4, 4, 4]])) == pytest.approx([3.75, 4])
+    assert centers(np.array([[10.0, 1, 2], [4, 4, 4]])) == pytest.approx([3.75, 4])
 
 
 @pytest.mark.parametrize("shape", ["normal", "heavy"])

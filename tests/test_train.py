@@ -356,7 +356,7 @@ def test_no_number_at_any_moment_is_divergence(digits, tmp_path, moment):
     assert len(metrics["history"]) == 1
 
 
-def test_out_of_memory_is_recognised():
+def test_out_of_memory_is_recognized():
     assert is_out_of_memory(MemoryError())
     for said in (
         "[enforce fail] DefaultCPUAllocator: can't allocate memory: 2 TB",

@@ -234,8 +234,8 @@ def test_cells_of_two_seeds_run_at_once(tmp_path):
 def test_changed_images_in_a_local_folder_are_noticed(tmp_path):
     work = Workspace(tmp_path / "a work folder")
     for part in ("train", "test"):
-        for number, colour in enumerate(("red", "green")):
-            image = tmp_path / "my images" / part / colour / f"{number}.png"
+        for number, color in enumerate(("red", "green")):
+            image = tmp_path / "my images" / part / color / f"{number}.png"
             image.parent.mkdir(parents=True)
             Image.effect_noise((8, 8), 50 + number).convert("RGB").save(image)
     spec = f"  mine: {{kind: image-folder, path: '{tmp_path / 'my images'}'}}\n"

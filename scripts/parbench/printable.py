@@ -12,7 +12,7 @@ from typing import Any
 
 LOG_WIDTH = 160  # characters of a log line, on a terminal and in the report
 
-# Escape sequences: colours and cursor (CSI), titles and links (OSC).
+# Escape sequences: colors and cursor (CSI), titles and links (OSC).
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 # A user name, and a password or token, in an address.
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)")

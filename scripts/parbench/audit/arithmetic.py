@@ -258,7 +258,7 @@ def faster_than_its_devices(rows: Rows, assumptions: DatasetAssumptions) -> Foun
 
 def slower_on_more_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
     """Yield the pairs of one strategy, or with eager training, in which more devices are slower,
-    even when every rounding favours the paper."""
+    even when every rounding favors the paper."""
     for pair in _faster(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
         if not (few.strategy == "eager" or _alike(few, many)):

@@ -26,7 +26,7 @@ from parbench.verdicts.sequential import (
     HOLDS,
     Band,
     Interval,
-    centres,
+    centers,
     ends,
     hodges_lehmann,
     ratio_margin,
@@ -86,7 +86,7 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
     inside = (rng.random((POOL, int(np.median(counts)))) * counts[drawn]).astype(int)
     spread = np.std(values, ddof=1)
     kernel = spread * len(values) ** -0.2 * rng.standard_normal(POOL)
-    pool = centres(pairs[drawn, inside]) + kernel
+    pool = centers(pairs[drawn, inside]) + kernel
     return spread * (pool - pool.mean()) / pool.std()
 
 

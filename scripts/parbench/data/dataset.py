@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from parbench import files
 from parbench.cache import print_message
-from parbench.data.images import LabelledImages
+from parbench.data.images import LabeledImages
 from parbench.data.texts import Texts
 from parbench.errors import ParbenchError, sentence
 
@@ -38,7 +38,7 @@ def prepare(name: str, spec: dict[str, Any], out: Path, digest: Path) -> None:
 
 
 def _convert(
-    source_facts: dict[str, str], read: LabelledImages | Texts, out: Path, digest: Path
+    source_facts: dict[str, str], read: LabeledImages | Texts, out: Path, digest: Path
 ) -> dict[str, Any]:
     """Write data.safetensors to ``out``, then its description, which begins with ``source_facts``,
     to ``digest``; return the description.

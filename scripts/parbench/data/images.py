@@ -27,7 +27,7 @@ BACKGROUND = "white"  # the background of transparent images
 
 
 @dataclass(frozen=True)
-class LabelledImages:
+class LabeledImages:
     """A dataset before conversion: images uint8 [N, 3, H, W], labels int64 [N].
 
     ``source`` describes where it came from; ``source_sha256`` is the digest of its bytes.
@@ -92,7 +92,7 @@ def decoded(
     source_sha256: str,
     shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
     side: int | None = None,
-) -> LabelledImages:
+) -> LabeledImages:
     """Decode the files ``train`` and ``test``, each a path with its class.
 
     ``shown`` wraps an iterable of the given length to show progress. ``side``: resize the middle
@@ -126,7 +126,7 @@ def decoded(
             images[at] = image
             notes.update(its_notes)
     notes.update(f"Pillow warns: {' '.join(str(each.message).split())}" for each in warned)
-    return LabelledImages(
+    return LabeledImages(
         train_images=images[: len(train)],
         train_labels=labels[: len(train)],
         test_images=images[len(train) :],

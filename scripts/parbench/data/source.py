@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from parbench.data.images import LabelledImages
+from parbench.data.images import LabeledImages
 from parbench.data.texts import Texts
 from parbench.files import digest
 
@@ -39,7 +39,7 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         """Return the SHA-256 of the folder's current content."""
         raise NotImplementedError
 
-    def read(self) -> LabelledImages | Texts:
+    def read(self) -> LabeledImages | Texts:
         """Return the dataset. Raises ParbenchError, which names the file, if one is invalid."""
         raise NotImplementedError
 

@@ -238,7 +238,7 @@ class Parted(TextSource, frozen=True):
         raise NotImplementedError
 
 
-def labelled(label: str, names: list[str], where: str) -> int:
+def labeled(label: str, names: list[str], where: str) -> int:
     """Return the index of ``label`` in ``names``. Raises ParbenchError if it is not there."""
     if label not in names:
         raise ParbenchError(f"{where}: the label {brief(label)!r} is not one of {', '.join(names)}")

@@ -89,7 +89,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def last_error(text: str) -> str:
-    """Return Apptainer's last error message, without colours and prefix."""
+    """Return Apptainer's last error message, without colors and prefix."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     error_lines = [line for line in lines if re.match(r"(FATAL|ERROR)\b", line)] or lines[-1:]

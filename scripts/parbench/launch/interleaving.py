@@ -36,7 +36,7 @@ SLICE_SECONDS = 1.0
 # both sides to run at both speeds (docs/verdicts.md).
 TURN_SECONDS = 0.1
 # The share of a slice in which other programs or the hypervisor used its cores. It does not depend
-# on what a side does itself, so dropping disturbed pairs favours neither side.
+# on what a side does itself, so dropping disturbed pairs favors neither side.
 DISTURBED = 0.05
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
-from parbench.reporting.drawing import COLOURS, WIDTH, FigureEntry, Panel, figure_json
+from parbench.reporting.drawing import COLORS, WIDTH, FigureEntry, Panel, figure_json
 from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds_line
 from parbench.reporting.scaling import scaled
 from parbench.reporting.study_results import StudyResults
@@ -140,8 +140,8 @@ def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure:
     """Draw a model's curves side by side."""
     all_axes = figure.subplots(1, len(parts), squeeze=False)[0]
     for axes, (metric, lines) in zip(all_axes, parts, strict=True):
-        for line, colour in zip(lines, itertools.cycle(COLOURS), strict=False):
-            draw_line(axes, line, colour)
+        for line, color in zip(lines, itertools.cycle(COLORS), strict=False):
+            draw_line(axes, line, color)
         points = [point for line in lines for point in line.points]
         by_doubling(axes, [p.x for p in points] + [x for line in lines for x in line.failed])
         axes.set_ylim(0, 1.1 * max(point.high for point in points) or 1)
@@ -196,12 +196,12 @@ def _draw_stream(model: str, points: Rates, figure: Figure) -> None:
     """Draw a model's throughput and latencies."""
     left, right = figure.subplots(1, 2)
     rates = list(points)
-    left.plot(rates, rates, color=COLOURS[-1], ls="--", lw=1)
-    _stream_line(left, points, "inference_samples_per_second", COLOURS[0])
+    left.plot(rates, rates, color=COLORS[-1], ls="--", lw=1)
+    _stream_line(left, points, "inference_samples_per_second", COLORS[0])
     left.set_title(cut(f"{model}: results", 36))
     left.set_ylabel("images/s")
-    for name, colour in zip(LATENCIES, COLOURS, strict=False):
-        _stream_line(right, points, name, colour)
+    for name, color in zip(LATENCIES, COLORS, strict=False):
+        _stream_line(right, points, name, color)
     right.set_title("Latency")
     right.set_ylabel("s")
     right.legend(fontsize=6.5)
@@ -211,6 +211,6 @@ def _draw_stream(model: str, points: Rates, figure: Figure) -> None:
         axes.grid(visible=True)
 
 
-def _stream_line(axes: Axes, points: Rates, metric: str, colour: str) -> None:
+def _stream_line(axes: Axes, points: Rates, metric: str, color: str) -> None:
     measure = METRICS[metric]
-    draw_line(axes, seeds_line(points, measure, measure.label), colour)
+    draw_line(axes, seeds_line(points, measure, measure.label), color)

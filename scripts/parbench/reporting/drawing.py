@@ -1,4 +1,4 @@
-"""What all figures share: style, colours, one SVG per model, the entry in report.json.
+"""What all figures share: style, colors, one SVG per model, the entry in report.json.
 
 matplotlib is imported only for drawing: laying out a finished report does not need it.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 INK = "#010203"  # becomes currentColor: legible on the dark page and on paper
-COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
+COLORS = (  # each with a contrast of 3 or more on white and on the dark page
     "#3b7dd8",
     "#d0700d",
     "#1a9480",
@@ -138,7 +138,7 @@ def svg(name: str, panel: Panel) -> str:
 
 
 def _embeddable(drawn: str) -> str:
-    """Make matplotlib's SVG embeddable: in the page's text colour, and smaller."""
+    """Make matplotlib's SVG embeddable: in the page's text color, and smaller."""
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawn = drawn.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     drawn = re.sub(r"<defs>\s*<style.*?</defs>", "", drawn, flags=re.DOTALL)
@@ -167,10 +167,10 @@ def bar_label(study: StudyResults, group: Group) -> str:
     return cut(text, 24)
 
 
-def colours(study: StudyResults) -> dict[str, tuple[str, str]]:
-    """Return colour and dash by label, the same in all figures of the study."""
+def colors(study: StudyResults) -> dict[str, tuple[str, str]]:
+    """Return color and dash by label, the same in all figures of the study."""
     labels = dict.fromkeys(bar_label(study, group) for group in study.groups)
     return {
-        label: (COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)])
+        label: (COLORS[index % len(COLORS)], DASHES[index // len(COLORS) % len(DASHES)])
         for index, label in enumerate(labels)
     }

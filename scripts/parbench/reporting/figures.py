@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from parbench.reporting.curves import streams_figure, sweep_figures
 from parbench.reporting.drawing import (
-    COLOURS,
+    COLORS,
     INK,
     WIDTH,
     FigureEntry,
     Panel,
     bar_label,
-    colours,
+    colors,
     figure_json,
 )
 from parbench.reporting.phase_section import phases_figure
@@ -84,7 +84,7 @@ def _mean_epoch(epochs: tuple[Epoch, ...]) -> Point:
 
 def _draw_curves(study: StudyResults, model: str, curves: list[Curve], figure: Figure) -> None:
     """Draw a model's accuracy over training time."""
-    palette, time_unit = colours(study), study.unit("train_seconds") or "s"
+    palette, time_unit = colors(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
     axes = figure.subplots()
     for label, points in curves:
@@ -145,12 +145,12 @@ def _draw_second(
     axes = figure.subplots()
     for position, (group, series) in enumerate(rows):
         is_second = group.variant == second
-        colour = COLOURS[1] if is_second else COLOURS[0]
-        axes.plot(series.known_mean, position, "o", ms=5, color=colour)
+        color = COLORS[1] if is_second else COLORS[0]
+        axes.plot(series.known_mean, position, "o", ms=5, color=color)
         if series.ends:
-            axes.plot(series.ends, [position, position], lw=2, color=colour)
+            axes.plot(series.ends, [position, position], lw=2, color=color)
         if is_second:
-            axes.axvline(series.known_mean, color=colour, lw=0.8, ls="--")
+            axes.axvline(series.known_mean, color=color, lw=0.8, ls="--")
         axes.annotate(
             f"{ratio_text(series.known_mean)}×{_compiling(group)}",
             (1.01, position),

@@ -65,7 +65,7 @@ def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -
     return Line(label or f"{first.strategy}, {hardware_text(first.hardware)}", points, failed)
 
 
-def draw_line(axes: Axes, line: Line, colour: str, style: str = "-") -> None:
+def draw_line(axes: Axes, line: Line, color: str, style: str = "-") -> None:
     """Draw a line with error bars, and a cross where a cell ended without a number.
 
     ``style``: the line's style in matplotlib's notation.
@@ -77,7 +77,7 @@ def draw_line(axes: Axes, line: Line, colour: str, style: str = "-") -> None:
         ys,
         yerr=errors,
         label=cut(line.label, 36),
-        color=colour,
+        color=color,
         marker="o",
         ls=style,
         lw=1.3,
@@ -86,7 +86,7 @@ def draw_line(axes: Axes, line: Line, colour: str, style: str = "-") -> None:
         elinewidth=0.8,
     )
     for x, reason in line.failed.items():
-        common = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
+        common = {"transform": axes.get_xaxis_transform(), "color": color, "clip_on": False}
         axes.plot(x, 0.03, "x", ms=5, mew=1.4, **common)
         axes.text(x, 0.1, f"{reason} ", rotation=90, fontsize=6, ha="right", va="bottom", **common)
 

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.reporting.drawing import COLOURS, FigureEntry, Panel, bar_label, figure_json
+from parbench.reporting.drawing import COLORS, FigureEntry, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, TableEntry, absent, make_table, number
@@ -170,9 +170,9 @@ def _draw_bars(study: StudyResults, model: str, groups: list[Group], figure: Fig
     axes.set_xlabel("Seconds of an epoch")
     ends = [0.0] * len(groups)
     shares = [mean(group) for group in groups]
-    for phase, colour in zip(PHASES, COLOURS, strict=False):
+    for phase, color in zip(PHASES, COLORS, strict=False):
         widths = [by_phase[phase] for by_phase in shares]
-        axes.barh(range(len(groups)), widths, left=ends, height=0.6, color=colour, label=phase)
+        axes.barh(range(len(groups)), widths, left=ends, height=0.6, color=color, label=phase)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     places = decimals(ends, "s")
     for row, end in enumerate(ends):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.reporting.drawing import COLOURS, INK, WIDTH, FigureEntry, Panel, figure_json
+from parbench.reporting.drawing import COLORS, INK, WIDTH, FigureEntry, Panel, figure_json
 from parbench.reporting.lines import Line, Point, by_doubling, draw_line
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.text import cut
@@ -192,17 +192,17 @@ def _draw(model: str, kinds: dict[str, Lines], figure: Figure) -> None:
         scaled for lines in kinds.values() for curve in lines.values() for scaled in curve
     ]
     device_counts = sorted({1, *(scaled.group.devices for scaled in all_scaled)})
-    colours, serial_axes = itertools.cycle(COLOURS), subplots[-1]
+    colors, serial_axes = itertools.cycle(COLORS), subplots[-1]
     for axes, (kind, lines) in zip(subplots, kinds.items(), strict=False):
         axes.plot(device_counts, device_counts, color=INK, ls="--", lw=0.8, alpha=0.6)
-        for (label, curve), colour in zip(lines.items(), colours, strict=False):
+        for (label, curve), color in zip(lines.items(), colors, strict=False):
             gain = _line(label, curve, "gain")
-            draw_line(axes, Line(label, [Point(1, 1, 1, 1), *gain.points]), colour)
+            draw_line(axes, Line(label, [Point(1, 1, 1, 1), *gain.points]), color)
             style = "-" if kind == STRONG else ":"
-            draw_line(serial_axes, _line(label, curve, "serial"), colour, style)
+            draw_line(serial_axes, _line(label, curve, "serial"), color, style)
             for scaled in curve:
                 if bound := scaled.group.work.pipeline_bound:
-                    axes.plot(scaled.group.devices, bound, "_", ms=9, mew=1.8, color=colour)
+                    axes.plot(scaled.group.devices, bound, "_", ms=9, mew=1.8, color=color)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_title(HEADS[kind], fontsize=8)

@@ -201,7 +201,7 @@ class Compared:
 
     @property
     def biased(self) -> bool:
-        """Whether an A/A pair is biased, so that taking turns favours one side."""
+        """Whether an A/A pair is biased, so that taking turns favors one side."""
         interval = self.series.interval(BIASED)
         return interval is not None and (interval.low > 0 or interval.high < 0)
 

@@ -41,14 +41,14 @@ class Interval:
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
-    """Estimate the centre of values by the median of all pairwise means.
+    """Estimate the center of values by the median of all pairwise means.
 
     Each value's mean with itself is among them (Hodges and Lehmann, 1963).
     """
-    return float(centres(np.asarray(values, dtype=float)))
+    return float(centers(np.asarray(values, dtype=float)))
 
 
-def centres(values: Floats) -> Floats:
+def centers(values: Floats) -> Floats:
     """Return what ``hodges_lehmann`` estimates of each row: of ``values`` along the last axis."""
     first, second = np.triu_indices(values.shape[-1])
     return np.asarray(np.median((values[..., first] + values[..., second]) / 2, axis=-1))

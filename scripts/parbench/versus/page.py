@@ -50,7 +50,7 @@ class Result:
     def verdict(self) -> str:
         """Whether B is faster, slower, equal or undecided, and what a decision would take."""
         if self.equal_sides.biased:
-            return "void: A beside itself is biased: taking turns favours one side"
+            return "void: A beside itself is biased: taking turns favors one side"
         return self.compared.reading(EQUAL)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from parbench.data.text_source import File, Parted, labelled, table
+from parbench.data.text_source import File, Parted, labeled, table
 
 
 class Kind(Parted, frozen=True):
@@ -18,6 +18,6 @@ class Kind(Parted, frozen=True):
         columns = ["label", "title", "description"]
         rows = table(file.content(), file.name, ",", columns, head=False)
         return [
-            (labelled(label, ["1", "2", "3", "4"], where), f"{title} {description}")
+            (labeled(label, ["1", "2", "3", "4"], where), f"{title} {description}")
             for where, (label, title, description) in rows
         ]

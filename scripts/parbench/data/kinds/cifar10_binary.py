@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from parbench import files
 from parbench.data import download
-from parbench.data.images import LabelledImages
+from parbench.data.images import LabeledImages
 from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
@@ -61,7 +61,7 @@ class Kind(Source, frozen=True):
             )
         return self
 
-    def read(self) -> LabelledImages:
+    def read(self) -> LabeledImages:
         """Verify the archive and read its records."""
         import numpy as np
 
@@ -76,7 +76,7 @@ class Kind(Source, frozen=True):
         for name, table in tables.items():
             images[name] = table[:, 1:].reshape(-1, 3, 32, 32)
             labels[name] = table[:, 0].astype(np.int64)
-        return LabelledImages(
+        return LabeledImages(
             train_images=np.concatenate([images[name] for name in TRAIN]),
             train_labels=np.concatenate([labels[name] for name in TRAIN]),
             test_images=images[TEST],

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from parbench.data.text_source import File, TextSource, labelled, table
+from parbench.data.text_source import File, TextSource, labeled, table
 
 TEST_SHARE = 10  # one of so many texts is for testing
 
@@ -29,7 +29,7 @@ class Kind(TextSource, frozen=True):
         rows = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
         parts: tuple[list, list] = [], []
         for where, (label, text) in rows:
-            class_index = labelled(label, ["0", "1", "2"], where)
+            class_index = labeled(label, ["0", "1", "2"], where)
             tenth = hashlib.sha256(text.encode()).digest()[0] * TEST_SHARE // 256
             parts[tenth == 0].append((class_index, text))
         return parts

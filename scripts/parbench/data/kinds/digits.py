@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from parbench.data.images import LabelledImages
+from parbench.data.images import LabeledImages
 from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
@@ -18,29 +18,29 @@ TEST_IMAGES = 360
 
 
 class Kind(Source, frozen=True):
-    """8x8 grey images with values 0..16, converted to CIFAR-10's shape and the range 0..255.
+    """8x8 gray images with values 0..16, converted to CIFAR-10's shape and the range 0..255.
 
     They are enlarged fourfold by bilinear interpolation; the three channels are equal.
     """
 
     kind: Literal["digits"]
 
-    def read(self) -> LabelledImages:
+    def read(self) -> LabeledImages:
         """Read, check, enlarge and split scikit-learn's digits."""
         import numpy as np
         from sklearn.datasets import load_digits
 
         bunch: Any = load_digits()
-        grey, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
-        sha256 = hashlib.sha256(grey.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+        gray, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
+        sha256 = hashlib.sha256(gray.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
         if sha256 != SHA256:
             raise ParbenchError(
                 f"scikit-learn's load_digits: its SHA-256 is {sha256}, {SHA256} is expected; "
                 "install another release of scikit-learn (1.4 and later are known to fit)"
             )
-        images = np.repeat(_enlarged(grey)[:, None], 3, axis=1)
+        images = np.repeat(_enlarged(gray)[:, None], 3, axis=1)
         test = _test_part(labels)
-        return LabelledImages(
+        return LabeledImages(
             train_images=images[~test],
             train_labels=labels[~test],
             test_images=images[test],
@@ -51,7 +51,7 @@ class Kind(Source, frozen=True):
         )
 
 
-def _enlarged(grey: np.ndarray) -> np.ndarray:
+def _enlarged(gray: np.ndarray) -> np.ndarray:
     """Convert uint8 [N, 8, 8] of 0..16 to uint8 [N, 32, 32] of 0..255, bilinearly.
 
     Repeated pixels would leave every 4x4 patch flat, without detail for a transformer with patches
@@ -61,11 +61,11 @@ def _enlarged(grey: np.ndarray) -> np.ndarray:
 
     eighths = np.zeros((32, 8), np.int64)
     for at in range(32):
-        # The centre of pixel `at` is at (at + 1/2) / 4 - 1/2 on the small image.
+        # The center of pixel `at` is at (at + 1/2) / 4 - 1/2 on the small image.
         left, rest = divmod(2 * at - 3, 8)
         eighths[at, max(left, 0)] += 8 - rest
         eighths[at, min(left + 1, 7)] += rest
-    sums = eighths @ grey.astype(np.int64) @ eighths.T  # 0..16 * 64
+    sums = eighths @ gray.astype(np.int64) @ eighths.T  # 0..16 * 64
     return ((sums * 255 + 512) // 1024).astype(np.uint8)
 
 

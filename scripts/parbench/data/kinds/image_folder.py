@@ -13,7 +13,7 @@ from pydantic import Field
 
 from parbench import files
 from parbench.data.download import bar
-from parbench.data.images import LabelledImages, class_name, decoded
+from parbench.data.images import LabeledImages, class_name, decoded
 from parbench.data.source import Source
 from parbench.errors import ParbenchError
 from parbench.words import brief
@@ -72,7 +72,7 @@ class Kind(Source, frozen=True):
             [[member(root, path), files.sha256_file(path)] for path in self.images()]
         )
 
-    def read(self) -> LabelledImages:
+    def read(self) -> LabeledImages:
         """Decode all images."""
         found = find(self.folder(), self.test_share)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from parbench.data.text_source import File, Parted, labelled, table
+from parbench.data.text_source import File, Parted, labeled, table
 
 
 class Kind(Parted, frozen=True):
@@ -18,4 +18,4 @@ class Kind(Parted, frozen=True):
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Read the columns sentence and label."""
         rows = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
-        return [(labelled(label, ["0", "1"], where), text) for where, (text, label) in rows]
+        return [(labeled(label, ["0", "1"], where), text) for where, (text, label) in rows]

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from parbench import files
-from parbench.data.images import LabelledImages
+from parbench.data.images import LabeledImages
 from parbench.data.source import Source
 
 
@@ -19,7 +19,7 @@ class Kind(Source, frozen=True):
     classes: int = Field(
         ge=2, le=100_000, description="number of classes, assigned to images in turn"
     )
-    image_size: int = Field(ge=8, le=1024, description="side of an image, in pixels of 3 colours")
+    image_size: int = Field(ge=8, le=1024, description="side of an image, in pixels of 3 colors")
     train_samples: int = Field(
         ge=2, le=10_000_000, description="number of images for training, at least one per class"
     )
@@ -40,7 +40,7 @@ class Kind(Source, frozen=True):
             )
         return self
 
-    def read(self) -> LabelledImages:
+    def read(self) -> LabeledImages:
         """Draw the images."""
         import numpy as np
 
@@ -52,7 +52,7 @@ class Kind(Source, frozen=True):
             shape = (count, 3, self.image_size, self.image_size)
             words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)
             images.append(words.view(np.uint8)[: math.prod(shape)].reshape(shape))
-        return LabelledImages(
+        return LabeledImages(
             train_images=images[0],
             train_labels=np.arange(self.train_samples) % self.classes,
             test_images=images[1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from parbench import files
-from parbench.data.text_source import File, Parted, labelled
+from parbench.data.text_source import File, Parted, labeled
 from parbench.errors import ParbenchError
 
 
@@ -27,7 +27,7 @@ class Kind(Parted, frozen=True):
                 continue
             label, _, text = line.partition(" ")
             where = f"{file.name}: line {at}"
-            rows.append((labelled(label.partition(":")[0], self.CLASSES, where), text.strip()))
+            rows.append((labeled(label.partition(":")[0], self.CLASSES, where), text.strip()))
         if not rows:
             raise ParbenchError(f"{file.name}: it holds no text")
         return rows

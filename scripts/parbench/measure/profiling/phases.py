@@ -135,7 +135,7 @@ class Profile(none.Profile):
 
     def _late(self) -> float:
         """Return the seconds that exchanges spent waiting for a rank that was still computing."""
-        # Padded so that all messages have the same length: some ranks have more neighbours.
+        # Padded so that all messages have the same length: some ranks have more neighbors.
         most = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
         spans = [*self._exchanges, *[(0.0, 0.0)] * (most - len(self._exchanges))]
         if not spans:
