@@ -21,7 +21,14 @@ from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
 from parbench.reporting import glossary, sections
 from parbench.reporting.study_results import StudyResults
-from parbench.verdicts.terms import JUDGED, NO_PUBLISHED_VALUE, SHARED_NODES, VERDICTS
+from parbench.verdicts.terms import (
+    AS_PUBLISHED,
+    JUDGED,
+    NO_PUBLISHED_VALUE,
+    NOT_COMPARABLE,
+    SHARED_NODES,
+    VERDICTS,
+)
 from shown import collect, pdf_text, render, squeezed
 
 
@@ -361,6 +368,22 @@ def test_results_of_pairs_are_in_the_headline_the_table_and_the_csv(tmp_path, ra
     (reading,) = frame[frame["metric"] == "speedup"]["reading"]
     assert row[-1]["text"] == reading
     assert f"eager: {reading}." in data["turns"]
+
+
+@pytest.mark.parametrize(
+    ("equal", "verdict"),
+    [((1.0, 1.001, 0.999, 1.0), AS_PUBLISHED), ((1.2, 1.201, 1.2, 1.2), NOT_COMPARABLE)],
+)
+def test_a_biased_pair_decides_nothing_about_a_published_speedup(tmp_path, equal, verdict):
+    measured = {"turns": (1.5, 1.51, 1.5, 1.51), "equal": equal}
+    ddp = Group("net", "ddp", CPU2, published={"speedup": 1.5}, **measured)
+    groups = [Group("net", "eager", CPU1), ddp]
+    paths = constructed.write_study(tmp_path, constructed.usual_study(), groups)
+    collect(paths)
+    frame = constructed.read_table(paths["table"])
+    (row,) = frame[(frame["metric"] == "speedup") & (frame["variant"] == "ddp")].to_dict("records")
+    assert row["verdict"] == verdict
+    assert ("is biased" in row["reason"]) == (verdict == NOT_COMPARABLE)
 
 
 def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):

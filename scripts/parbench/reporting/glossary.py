@@ -137,7 +137,7 @@ WORK = (
     Term(
         "biased",
         f"said of an A/A pair whose {_percent(1 - BIASED)} interval excludes 1: pairs of its kind "
-        "decide no reading and no claim",
+        "decide nothing",
     ),
     Term(
         "not checked",
@@ -268,9 +268,9 @@ OPPOSITE = Term(
 NOT_RUN = Term(terms.NOT_RUN, "it was not run on this machine; what it needs is given next to it")
 NOT_COMPARABLE = Term(
     terms.NOT_COMPARABLE,
-    "the numbers measure different things; in a table, also: the published one is beyond the bound "
-    f"(a claim's size then {terms.CANNOT_BE_SHOWN}); in a claim, also: an A/A pair of its kind is "
-    "biased. The reason is given next to it",
+    "the numbers measure different things, or an A/A pair of the pair's kind is biased; in a "
+    "table, also: the published number is beyond the bound (a claim's size then "
+    f"{terms.CANNOT_BE_SHOWN}). The reason is given next to it",
 )
 NOT_MEASURED = Term(
     terms.NOT_MEASURED,

@@ -34,10 +34,12 @@ def verdict(
     series: Series,
     published: Published | None,
     bound: float = math.inf,
+    bias: str = "",
 ) -> Verdict:
     """Return the verdict on one number of ``group``; ``study``: as planned.
 
-    ``series``: the number's values; ``bound``: the upper bound on a ratio.
+    ``series``: the number's values; ``bound``: the upper bound on a ratio; ``bias``: why the pair
+    that measures it decides nothing.
     """
     if group.not_run and not series.values:
         return Verdict(terms.NOT_RUN, [])
@@ -46,6 +48,8 @@ def verdict(
     if published is None:
         return Verdict(terms.NO_PUBLISHED_VALUE, [])
     forbidding, caveats = _differences(metric, group, study, published)
+    if bias:
+        forbidding.append(bias)
     if forbidding := [*forbidding, *beyond(series, published.value, bound)]:
         return Verdict(terms.NOT_COMPARABLE, forbidding)
     if (interval := series.interval()) is None:

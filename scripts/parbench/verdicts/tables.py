@@ -20,7 +20,7 @@ from parbench.runs import operator_metrics
 from parbench.runs.metric import Metric
 from parbench.runs.metrics import DEFAULT_METRICS, METRICS, TO_PUBLISHED
 from parbench.runs.operator_metrics import PROFILED, operator_metric
-from parbench.verdicts.controls import TimedPair
+from parbench.verdicts.controls import TimedPair, bias_of_controls
 from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, runs_in
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.matching import PublishedSource
@@ -121,7 +121,11 @@ class Measured:
         """Return the verdict on a number, the mean of ``series``, by its ``published`` value."""
         is_speedup = metric.name == "speedup" and (series.values or not group.not_run)
         bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
-        return verdict(metric, group, self.plan.study, series, published, bound)
+        bias = ""
+        if metric.name in IN_TURNS and group.baseline_pair is not None:
+            sides = group, self.baseline(group)
+            bias = bias_of_controls(self.groups.values(), sides, "training")
+        return verdict(metric, group, self.plan.study, series, published, bound, bias)
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
         """Yield the rows of one group; ``uncertified``: why certificates do not cover it."""
