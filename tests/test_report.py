@@ -348,7 +348,7 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
 @pytest.mark.parametrize(
     ("ratios", "equal", "told"),
     [
-        ((1.5, 1.51, 1.5, 1.51), (1.0, 1.001, 0.999, 1.0), "{ddp}: faster. Equal sides: equal"),
+        ((1.5, 1.51, 1.5, 1.51), (1.0, 1.001, 0.999, 1.0), "{ddp}: faster. A/A pairs: equal"),
         ((1.5, 1.5), (), "{ddp}: undecided: 2 restarts, but at least 4 are needed."),
         ((1.5, 1.51, 1.5, 1.51), (1.2, 1.201, 1.2, 1.2), "{ddp}: void: the A/A pair on 2"),
     ],

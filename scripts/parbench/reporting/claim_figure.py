@@ -52,7 +52,7 @@ CAPTION = (
     "smaller (<), that is closer to no effect, larger (>), or not told apart (~). A thin line "
     "shows the range where values are too few for an interval; an arrow marks what is beyond the "
     "axis. Three things can overturn a verdict: more values that move it out of its area, "
-    "equal sides that differ, and a restart or seed that fails. " + glossary.sentence(glossary.FIRM)
+    "a biased A/A pair, and a restart or seed that fails. " + glossary.sentence(glossary.FIRM)
 )
 
 

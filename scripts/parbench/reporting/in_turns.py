@@ -25,7 +25,7 @@ from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import NOT_MEASURED
 
 KEYS = ["Model", "Variant", "Against"]
-COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs of slices", "Bound"]
+COLUMNS = ["Times as fast", "Restarts", "Measured over", "Pairs of slices", "Bound"]
 FEW = 3  # comparisons, each of which the first page then shows
 PIPELINE_BOUND = (
     "The bound of a pipeline of n devices that fills and drains with each batch of "
@@ -69,7 +69,7 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
 
 def headline(studies: Iterable[StudyResults], where: str = "") -> str:
     """Return what the pairs of ``studies`` show: each one if they are few, else how many show what;
-    and whether equal sides were equal. Empty without pairs. ``where``: words for these studies."""
+    and whether A/A pairs were equal. Empty without pairs. ``where``: words for these studies."""
     shown: list[str] = []
     readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
@@ -89,7 +89,7 @@ def headline(studies: Iterable[StudyResults], where: str = "") -> str:
     counts = [f"{number} {reading}" for reading, number in readings.most_common()]
     of_many = [f"of {len(shown)}, {listed(counts)}"] if len(shown) > FEW else shown
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
-    sentences = [("Compared in turns", of_many), ("Equal sides", of_equal)]
+    sentences = [("Compared in turns", of_many), ("A/A pairs", of_equal)]
     return " ".join(
         f"{opening}{where}: {'; '.join(texts)}." for opening, texts in sentences if texts
     )
