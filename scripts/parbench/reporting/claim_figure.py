@@ -26,7 +26,7 @@ LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap 
 TALLEST = 4.4  # inches for a part's claims; the PDF breaks pages between parts
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
-LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
+LOOKS = {  # sign and color; contrast of 3 or more on white and on the dark page
     **dict.fromkeys((terms.HOLDS, terms.AS_CLAIMED), ("✓", GOOD)),
     **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), ("(✓)", AMBER)),
     **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), ("✗", BAD)),
@@ -240,15 +240,15 @@ def _draw_line(axes: Axes, line: ClaimLine, at: float) -> None:
         axes.barh(at, width, left=green[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
     for edge in edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
-    series, colour = line.series, LOOKS[each.verdict][1]
+    series, color = line.series, LOOKS[each.verdict][1]
     low, high = series.outer
     width = 3.2 if series.ends else 0.8
-    axes.plot([low, high], [at, at], solid_capstyle="butt", color=colour, lw=width, alpha=0.55)
+    axes.plot([low, high], [at, at], solid_capstyle="butt", color=color, lw=width, alpha=0.55)
     axes.plot(series.points, [at] * series.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
-    axes.plot([series.known_mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
+    axes.plot([series.known_mean] * 2, [at - 0.05, at + 0.05], color=color, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:
-            axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)
+            axes.plot(ends[end], at, marker, ms=3.5, color=color, mew=0, clip_on=False)
     if each.bound is not None:
         axes.plot([each.bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
     look = {"mfc": "none", "mec": INK, "mew": 0.9, "clip_on": False}
