@@ -95,7 +95,7 @@ def row(old: str, new: str) -> str:
         (f'{HEAD}\n\n{WHOLE}"as in\n{WHOLE}', "line 3: a quotation mark is opened in this row and"),
         (f'{HEAD}\n{WHOLE}"as in\n{WHOLE}"x"', "line 2: ',' expected after '\"' (in the row that"),
         (row(",s,100", ',s,"56,4"'), f"line 2: published_value: '56,4' {NOT_BARE}"),
-        (row("100,s", "1e999,s"), "line 2: value: value 1e999 should be a finite number"),
+        (row("100,s", "1e999,s"), "line 2: value: value '1e999' should be a finite number"),
         (row("100,s", ",s"), f"line 2: value: '' {NOT_BARE}"),
         (row("X,1", "X,0"), "line 2: nodes: value '0' should be greater than or equal to 1"),
         (row("X,1", "X,two"), f"line 2: nodes: 'two' {NOT_BARE}"),
