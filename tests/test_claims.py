@@ -724,6 +724,14 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, w
     assert made.firm == (weakness == "")
 
 
+def test_claims_of_the_same_source_that_no_study_tests_are_counted(tmp_path):
+    claim = {"study": "another", "claim": "Another.", "test": FASTER["test"]}
+    more = {"not-asked": claim}
+    data = make_report(tmp_path, FASTER | {"study": "another"}, claims=["two-faster"], more=more)
+    told = "1 other claim of the same sources is not part of this report."
+    assert told in data["claims"]["sentence"]
+
+
 def test_all_reasons_against_firmness_are_given():
     ddp = turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED[:3])
     scaled = ddp.model_copy(update={"scaled": ["epochs 1 instead of 50"]})
@@ -732,7 +740,7 @@ def test_all_reasons_against_firmness_are_given():
     assert all(part in made.weakness for part in parts)
     assert (
         claim_headline.headline([made]).count(
-            "why the others are not firm, for several reasons: from a scaled copy (1), "
+            "none is firm. The others are not, for several reasons: from a scaled copy (1), "
         )
         == 1
     )
@@ -770,11 +778,11 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
 # ---------------------------------------------------------------- the report
 
 
-def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
-    """Return report.json of the constructed study with one claim about it."""
+def make_report(folder: Path, claim: dict, groups=None, more=None, **study) -> dict:
+    """Return report.json of the constructed study with one claim about it, and ``more`` known."""
     paths = constructed.write_study(folder, constructed.usual_study(**study), groups)
     text = {"study": "constructed", "claim": "Two are faster than one.", **claim}
-    (folder / "claims.yaml").write_text(yaml.safe_dump({"two-faster": text}))
+    (folder / "claims.yaml").write_text(yaml.safe_dump({"two-faster": text} | (more or {})))
     rows = [
         "constructed,Table 1,resnet18,eager,,X,1,1,,test_accuracy,0.8304,fraction",
         "constructed,Table 1,resnet18,ddp,,X,1,2,,test_accuracy,0.8304,fraction",

@@ -135,7 +135,8 @@ def differences(
     ``cell`` is that of ``model`` and ``variant`` in ``study``.
     """
     if source is None:
-        return ["a scale of its own, not that of the claims' sources"] if study.claims else []
+        own = "models, data, training or devices of its own, not those of the claims' sources"
+        return [own] if study.claims else []
     assert study.scaled_from is not None
     source_path = places.shown(places.study(study.scaled_from))
     # A variant that only this study has is not scaled down, so its own settings do not count as

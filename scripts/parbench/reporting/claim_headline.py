@@ -9,8 +9,9 @@ from parbench.verdicts import terms
 from parbench.verdicts.claims import NOT_DECIDED, Judged
 
 
-def headline(judged: list[Judged]) -> str:
-    """Return how many claims have which verdict, which share a measurement, and what is missing."""
+def headline(judged: list[Judged], others: int = 0) -> str:
+    """Return how many claims have which verdict, which share a measurement, and what is missing;
+    and how many ``others`` of the same sources no study of the report tests."""
     if not judged:
         return "No claims of this report's sources are known."
     counts = Counter(each.verdict for each in judged)
@@ -25,6 +26,9 @@ def headline(judged: list[Judged]) -> str:
         verb = "was" if untested == 1 else "were"
         several = _several(reasons.total(), untested)
         text += f" {untested} {verb} not tested here{several}: {counted}."
+    if others:
+        further = f"{count(others, 'other claim')} of the same sources"
+        text += f" {further} {'is' if others == 1 else 'are'} not part of this report."
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
@@ -41,7 +45,7 @@ def headline(judged: list[Judged]) -> str:
         studies = {each.study for each in judged}
         of = f"{len(scaled)} of the {len(studies)} studies with claims"
         where = of if len(studies) > 1 else "the study"
-        text += f" In {where}, models, data or trainings are not the source's"
+        text += f" In {where}, models, data, trainings or devices are not the source's"
         text += " (“What differs from the source” says how)."
     return text
 
@@ -51,11 +55,12 @@ def _firm(decided: list[Judged]) -> str:
     others are not."""
     weak = [each for each in decided if not each.firm]
     firm = len(decided) - len(weak)
-    text = f"Firm verdicts: {firm} of the {len(decided)} on claims that hold or do not"
+    of = f"Of the {len(decided)} verdicts that a claim holds or does not"
+    text = f"{of}, {firm or 'none'} {'is' if firm < 2 else 'are'} firm"
     found = Counter(why for each in weak for why in each.weaknesses)
     reasons = ", ".join(f"{why} ({number})" for why, number in found.items())
     several = _several(found.total(), len(weak))
-    return f"{text}; why the others are not firm{several}: {reasons}" if weak else text
+    return f"{text}. The others are not{several}: {reasons}" if weak else text
 
 
 def _several(reasons: int, number: int) -> str:

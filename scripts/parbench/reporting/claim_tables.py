@@ -95,10 +95,12 @@ def section(
     ]
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     sources = {each.source.name for each in rebuilt} | {each.claim.study for each in judged}
+    known = {name for name, claim in all_claims.items() if claim.study in sources}
+    others = known.difference(each.name for each in judged)
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     first_page = _first_page(dict(enumerate(judged, 1)))
     made: ClaimsSection = {
-        "sentence": claim_headline.headline(judged),
+        "sentence": claim_headline.headline(judged, len(others)),
         "matrix": _matrix(judged, studies),
         "figure": first_page["figure"],
         "table": first_page["table"],
@@ -461,10 +463,11 @@ def _audit(
         "Contradictions among the published numbers",
         [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
-        caption="These are questions to the authors, not verdicts; they follow from arithmetic, "
-        "without training. Certain: one of the numbers is wrong, whatever was run. Likely: one is "
-        "wrong unless another clock, other work or a run that is not printed explains it. Weak: "
-        "it may be chance. "
+        caption="These are questions to the authors. They follow from arithmetic, without "
+        "training; a claim that they contradict is judged by that, not by what is measured here. "
+        "Certain: a number, or the sentence it contradicts, is wrong, whatever was run. Likely: "
+        "one is wrong unless another clock, other work or a run that is not printed explains it. "
+        "Weak: it may be chance. "
         f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         "samples, and a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",

@@ -350,8 +350,8 @@ CLAIMS = (
     Term(terms.FAILS, "the claim is refuted, and no part is as claimed"),
     Term(
         terms.IMPOSSIBLE,
-        "whatever is measured, it cannot be true: it is beyond what the source's own devices can "
-        "give, or the source's own numbers contradict it",
+        "the source itself contradicts it: it is beyond what the source's own devices can give, or "
+        "the source's own numbers deny it. What is measured here does not change that",
     ),
     UNDECIDED,
     Term(terms.REPORTED, "shown, and not judged: the source asks a question and claims nothing"),

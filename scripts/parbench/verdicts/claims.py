@@ -31,7 +31,7 @@ from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
-NOT_DECIDED = "neither held nor refuted"  # and therefore not firm
+NOT_DECIDED = "neither held nor refuted by what was measured here"  # and therefore not firm
 # If none of a part's comparisons is judged, the part gets the first of these words that any has.
 WORST_FIRST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
 
