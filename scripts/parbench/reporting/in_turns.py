@@ -59,10 +59,12 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         "A disturbed pair of slices is measured again and left out, or used if fewer than "
         f"{LEAST_PAIRS} others remain in its restart. Other programs' load can slow the side with "
         "more cores more. The interval takes restarts as values around one mean: where a few are "
-        "much slower than the rest, or they drift (“Restarts” lists them), it errs more often. In "
-        "parentheses: the ratio with all disturbed pairs of slices, and the 95 % interval. The "
-        "bound of a speedup is the ratio of cores or GPUs; there is none for the same number of "
-        "devices, another precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
+        "much slower than the rest, or they drift (“Restarts of pairs” lists them), it errs more "
+        "often. In parentheses: the ratio with all disturbed pairs of slices, and the 95 % "
+        "interval. The bound of a speedup is the ratio of cores or GPUs; there is none for the "
+        "same number of devices, another precision or a compiled side."
+        + f" {PIPELINE_BOUND}"
+        * pipelines,
         context=context(groups),
         notes=notes,
     )
