@@ -247,7 +247,7 @@ def test_a_package_that_it_needs_and_lacks_is_said(study):
         (
             "command: python mine.py 32",
             "files: []",
-            "the key .command. .* is missing",
+            "the key .command. is missing",
         ),
         ("options: {", "settings: {fused: true}\n    options: {", "has its own settings"),
     ],
