@@ -118,17 +118,18 @@ def _explained(layers: ConfigLayers, config: YamlMapping, error: pydantic.Valida
     mistake = problem(Config, config, error)
     if emptied := _emptied(layers, config, mistake.keys):
         return emptied
-    keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
+    keys = [*mistake.keys, *([mistake.wrong_key] if mistake.wrong_key else [])]
     kind = [*keys[:2], "kind"]
-    sets_key, sets_kind = layers.last_that_sets(keys), layers.last_that_sets(kind)
-    changes_kind = layers.order(sets_kind) > layers.order(sets_key)
-    if mistake.last and len(keys) == 3 and keys[0] == "datasets" and changes_kind:
+    # The layers that set the wrong key or value and, of a dataset, its kind.
+    of_key, of_kind = layers.last_that_sets(keys), layers.last_that_sets(kind)
+    changes_kind = layers.order(of_kind) > layers.order(of_key)
+    if mistake.wrong_key and len(keys) == 3 and keys[0] == "datasets" and changes_kind:
         return (
-            f"{sets_kind.name}: {dotted(kind)}: value {words_of(value_at(config, kind))} does not "
-            f"fit: the entry keeps {mistake.last!r} of {sets_key.name}, which this kind does not "
-            "have; give the dataset a name of its own"
+            f"{of_kind.name}: {dotted(kind)}: value {words_of(value_at(config, kind))} does not "
+            f"fit: the entry keeps {mistake.wrong_key!r} of {of_key.name}, which this kind does "
+            "not have; give the dataset a name of its own"
         )
-    return in_file(mistake, sets_key.file) if sets_key.file else f"{sets_key.name}: {mistake}"
+    return in_file(mistake, of_key.file) if of_key.file else f"{of_key.name}: {mistake}"
 
 
 def _mistake(config: YamlMapping) -> Problem | None:

@@ -414,7 +414,7 @@ class Claim(StrictModel):
                 tests.append(ClaimTest.model_validate(stated))
             except pydantic.ValidationError as error:
                 mistake = problem(ClaimTest, stated, error)
-                raise wrong([*where, *mistake.keys], mistake.sentence, mistake.last) from None
+                raise wrong([*where, *mistake.keys], mistake.sentence, mistake.wrong_key) from None
         for key in ("finding", "needs"):
             if tests and getattr(self, key):
                 raise self.unwanted(key, "`parts`" if self.parts else "`test`")

@@ -144,21 +144,24 @@ def stated_part(model: type[StrictModel]) -> type[StrictModel]:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in a file: a ``sentence`` on the value at ``keys``; ``last``: a wrong key there."""
+    """An error in a file: a ``sentence`` on the value at ``keys``.
+
+    ``wrong_key``: the key there that is unknown or not allowed, if the value is not the problem.
+    """
 
     keys: list[Key]
     sentence: str
-    last: str | None = None
+    wrong_key: str | None = None
 
     def __str__(self) -> str:
         """Return the message, such as ``hardware.cpu2: unknown key 'device_count' ...``."""
         return f"{dotted(self.keys)}: {self.sentence}" if self.keys else self.sentence
 
 
-def wrong(keys: list[Key], sentence: str, last: str | None = None) -> PydanticCustomError:
+def wrong(keys: list[Key], sentence: str, wrong_key: str | None = None) -> PydanticCustomError:
     """Return the error that a model or validator raises for a Problem."""
     return PydanticCustomError(
-        "explained", "{sentence}", {"keys": keys, "sentence": sentence, "last": last}
+        "explained", "{sentence}", {"keys": keys, "sentence": sentence, "wrong_key": wrong_key}
     )
 
 
@@ -168,7 +171,7 @@ def explained(kind: type[AnyModel], value: object, check: Callable[[object], Any
         return check(value)
     except pydantic.ValidationError as error:
         mistake = problem(kind, value, error)
-        raise wrong(mistake.keys, mistake.sentence, mistake.last) from None
+        raise wrong(mistake.keys, mistake.sentence, mistake.wrong_key) from None
 
 
 def validated(
@@ -204,7 +207,7 @@ def read_model(
 
 def in_file(mistake: Problem, path: str | Path) -> str:
     """Return the message for a ``mistake`` in a YAML file, with its line if YAML is the cause."""
-    scalar = None if mistake.last else as_typed(path, mistake.keys)
+    scalar = None if mistake.wrong_key else as_typed(path, mistake.keys)
     if scalar is not None and not scalar.typed:  # as in `slurm:`
         sentence = "has no value; write one"
         return f"{shown(path)}, line {scalar.line}: {dotted(mistake.keys)}: {sentence}"
@@ -218,7 +221,7 @@ def problem(
 ) -> Problem:
     """Return the error of pydantic's closest to the root of ``value``; unknown keys come first."""
     problems = [_problem(kind, value, item) for item in error.errors(include_url=False)]
-    return min(problems, key=lambda item: (len(item.keys), item.last is None))
+    return min(problems, key=lambda item: (len(item.keys), item.wrong_key is None))
 
 
 def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails) -> Problem:
@@ -228,7 +231,7 @@ def _problem(kind: type[pydantic.BaseModel], value: object, found: ErrorDetails)
     match found["type"]:  # any other type is explained below
         case "explained":
             context = found.get("ctx", {})
-            return Problem([*keys, *context["keys"]], context["sentence"], context["last"])
+            return Problem([*keys, *context["keys"]], context["sentence"], context["wrong_key"])
         case "extra_forbidden":
             key, above = str(place[-1]), _keys(place[:-1], value)
             known = nearest(key, _fields_at(kind, above))
