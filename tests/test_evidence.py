@@ -186,9 +186,11 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
     proof = whole["certificates"][0]
     refused(r"certificates\[0\].place: '\.\.' does", certificates=[{**proof, "place": ".."}])
     group = {**group, "cells": [escaped]}
-    refused(rf"plan: groups.0.cells.0: value {escaped} should", plan={**plan, "groups": [group]})
+    refused(rf"plan: groups.0.cells.0: value '{escaped}' should", plan={**plan, "groups": [group]})
     study = {**plan["study"], "name": escaped}
-    refused(rf"plan: study.name: value {escaped} should be the name", plan={**plan, "study": study})
+    refused(
+        rf"plan: study.name: value '{escaped}' should be the name", plan={**plan, "study": study}
+    )
     refused("plan: groups: value 3 should be a valid list", plan={**plan, "groups": 3})
     refused(f"cell {name}: incomplete .*; get the file", cells={name: {**cell, "settings": 99}})
     refused(f"cell {name}: incomplete", code={})
