@@ -740,7 +740,7 @@ def test_all_reasons_against_firmness_are_given():
     assert all(part in made.weakness for part in parts)
     assert (
         claim_headline.headline([made]).count(
-            "none is firm. The others are not, for several reasons: from a scaled copy (1), "
+            "none is firm, for several reasons: from a scaled copy (1), "
         )
         == 1
     )

@@ -21,14 +21,11 @@ def headline(judged: list[Judged], others: int = 0) -> str:
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
     if untested := counts[terms.NOT_TESTED]:
         found = [_obstacles(each) for each in judged if each.verdict == terms.NOT_TESTED]
-        reasons = Counter(why for each in found for why in each)
+        reasons = Counter(why for each in found for why in sorted(each))
         counted = "; ".join(f"{why} ({n})" for why, n in reasons.most_common())
         verb = "was" if untested == 1 else "were"
         several = _several(reasons.total(), untested)
         text += f" {untested} {verb} not tested here{several}: {counted}."
-    if others:
-        further = f"{count(others, 'other claim')} of the same sources"
-        text += f" {further} {'is' if others == 1 else 'are'} not part of this report."
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
@@ -36,6 +33,9 @@ def headline(judged: list[Judged], others: int = 0) -> str:
         whose = "its" if len(judged) == 1 else "their"
         text += f" {measured} of {whose} {count(parts, 'part')} {verb} measured"
         text += f", by {count(len(different), 'comparison')}." if different else "."
+    if others:
+        further = f"{count(others, 'other claim')} of the same sources"
+        text += f" {further} {'is' if others == 1 else 'are'} not part of this report."
     if shared := _sharing(judged):
         text += f" Claims that rest on the same comparisons: {'; '.join(shared)}."
     if decided := [each for each in judged if each.weaknesses != (NOT_DECIDED,)]:
@@ -60,7 +60,8 @@ def _firm(decided: list[Judged]) -> str:
     found = Counter(why for each in weak for why in each.weaknesses)
     reasons = ", ".join(f"{why} ({number})" for why, number in found.items())
     several = _several(found.total(), len(weak))
-    return f"{text}. The others are not{several}: {reasons}" if weak else text
+    rest = ". The others are not" if firm else ""
+    return f"{text}{rest}{several}: {reasons}" if weak else text
 
 
 def _several(reasons: int, number: int) -> str:
