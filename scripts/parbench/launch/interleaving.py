@@ -1,8 +1,9 @@
 """Measure the sides of a pair in interleaved turns.
 
-Turns follow A B, B A, B A, A B, so that drift, other programs and clock speed affect all sides
-alike (randomized multiple interleaved trials, Abedi and Brecht 2017). A side's turns of about a
-second together are a slice, and one slice of each side is a pair. The ranks run
+Turns follow A B, B A, B A, A B, so that drift and clock speed affect all sides alike (randomized
+multiple interleaved trials, Abedi and Brecht 2017); other programs can slow the side with more
+cores more, and what they use is measured. A side's turns of about a
+second together are a slice, and one slice of each side is a pair of slices. The ranks run
 training/pair_rank.py.
 """
 
