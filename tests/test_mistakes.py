@@ -95,6 +95,15 @@ def test_a_mistake_is_answered_by_its_message(work, name):
         assert says == mistake.get("says", "").rstrip()
 
 
+@pytest.mark.scattered
+def test_a_developer_sees_where_a_message_is_made(work):
+    done = work.parbench("cells", "--study", "quikstart", check=False, PARBENCH_TRACEBACK="1")
+    before, _, says = done.stderr.rpartition("\nerror: ")
+    assert "Traceback" in before
+    assert "parbench/plan/" in before
+    assert says.startswith("--study: unknown study 'quikstart'")
+
+
 def test_each_message_is_listed_once():
     counts = Counter(mistake.get("says") for mistake in MISTAKES.values())
     assert [says for says, count in counts.items() if count > 1] == []

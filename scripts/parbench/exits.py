@@ -2,6 +2,7 @@
 
 A ParbenchError is printed as it is, an error of the operating system with its file and a fix. For
 anything else, which is a bug in parbench, the traceback is written to a file that users can send.
+If PARBENCH_TRACEBACK is set, a traceback precedes the sentence: it shows which functions made it.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def or_exit(action: Callable[[], Value]) -> Value:
     try:
         return action()
     except ParbenchError as error:
+        if os.environ.get("PARBENCH_TRACEBACK"):
+            traceback.print_exception(error)
         message, status = str(error), 2
     except BrokenPipeError:
         raise
