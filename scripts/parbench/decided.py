@@ -1,4 +1,4 @@
-"""Read and write what earlier runs decided about the cells of this work folder.
+"""Read and write what earlier runs decided about the cells of this project's folder.
 
 results/deployment.json keeps what `deployment: auto` found, so that cells do not change when images
 are built. results/restarts.json keeps how many restarts and seeds undecided comparisons have.

@@ -1,8 +1,8 @@
 """Resolve where a cell's software comes from: an image, the host, or the user's own Python.
 
 `auto` chooses images only if they exist, since building them takes much time and space. It is
-resolved once per work folder and kept in results/deployment.json, so that the cells of a study do
-not change when somebody builds images, or installs or removes Apptainer.
+resolved once per project folder and kept in results/deployment.json, so that the cells of a study
+do not change when somebody builds images, or installs or removes Apptainer.
 """
 
 from __future__ import annotations

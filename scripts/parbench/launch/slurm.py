@@ -297,7 +297,8 @@ class Requests:
 
 
 def find_earlier_jobs(folder: Path) -> dict[str, list[str]]:
-    """Return the jobs that Slurm still has for cells of this work folder, by cell, oldest first.
+    """Return the jobs that Slurm still has for cells of this project's folder, by cell, oldest
+    first.
 
     Only one Snakemake can run per folder, so the one that submitted these jobs must have been
     killed. Their results are used: the new job of such a cell starts only after they have ended.

@@ -25,8 +25,9 @@ class Meters:
     """What all ranks of ``strategy`` use during ``timed`` steps, including those before an
     interruption.
 
-    Memory is listed for the process first, then for each of its accelerators. Create it before data
-    and model are loaded: the memory in use at that time is the baseline. Unknown values are NaN.
+    Memory is listed for the process first, then for each of its accelerators. Create the ``Meters``
+    before data and model are loaded: the memory in use at that time is the baseline. Unknown values
+    are NaN.
     """
 
     def __init__(self, strategy: Strategy):

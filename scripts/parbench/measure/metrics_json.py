@@ -1,4 +1,4 @@
-"""Write metrics.json. No other module writes it; `results` reads it."""
+"""Write metrics.json. No other module writes it; `runs/records.py` reads it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_run(
     """Write the result of a run; the ``status`` out_of_memory or diverged is a result, too.
 
     ``environment``: where it ran, by default this process's, with the ``image``; ``known``: the
-    measured values by name, of which all others are written as null; ``extra``: further metrics,
+    measured values by name; every value not given is written as null; ``extra``: further metrics,
     such as those of Spark's engine.
     """
     dataset = read_record(Path(data_folder) / "digest.json", "sha256")

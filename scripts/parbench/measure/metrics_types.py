@@ -1,6 +1,7 @@
 """What metrics.json contains, as it is written; runs/records.py describes, checks and reads it.
 
-For type checkers only: what trains has no pydantic. A test compares both.
+For type checkers only, since training processes cannot import pydantic. A test checks that these
+types and runs/records.py have the same keys.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ def closure(*roots: str) -> dict[str, str]:
 def cell_code(
     strategy: str, model: str, profile: str = "none", companions: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return digests of the code that a cell can reach: loop, strategy, models and profiler."""
+    """Return digests of the code that a cell can reach: loop, strategy, models and profiler.
+
+    ``companions``: the models that train at the same time (`beside`).
+    """
     return closure(
         "parbench.training.train",
         f"parbench.strategies.{strategy}",
@@ -70,7 +73,8 @@ def code_named(sides: Sequence[Names]) -> dict[str, str]:
 
 
 def names_of(cell: Cell) -> Names:
-    """Return the strategy, model, profile and companions of a cell, which decide its code."""
+    """Return a cell's strategy, model, profile, and companions (`beside`), which decide its
+    code."""
     companions = tuple(strategies.of(cell).companions)
     return cell.strategy.name, cell.model.name, cell.training.profile, companions
 

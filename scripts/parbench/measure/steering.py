@@ -67,7 +67,7 @@ def of_gpus() -> dict[str, str]:
 
 
 def _limits() -> dict[str, str]:
-    """Return the power limit and highest clock of the visible cards; empty for slices (MIG)."""
+    """Return the power limit and highest clock of the visible cards; empty for MIG instances."""
     command = ["nvidia-smi", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command.append(f"--id={visible}")
@@ -78,7 +78,8 @@ def _limits() -> dict[str, str]:
 
 
 def _flag(path: Path, zero: str, one: str) -> str:
-    """Return ``zero`` or ``one`` as the file at ``path`` holds 0 or 1; empty if there is none."""
+    """Return ``zero`` or ``one``, depending on whether the file at ``path`` holds 0 or 1; else
+    empty."""
     return {"0": zero, "1": one}.get(read(path).strip(), "")
 
 

@@ -58,7 +58,8 @@ _DECISIVE = (
 def arguments(study: str, layers: ConfigLayers) -> list[str]:
     """Return the Snakemake arguments that run ``study`` with what overrides config.yaml.
 
-    They are the same however the user typed the run: paths are those of ``shown``, keys are sorted.
+    They are the same however the user typed the run: paths are relative to the project's folder if
+    inside it (``places.shown``), and keys are sorted.
     """
     changes: YamlMapping = {}
     paths: list[str] = []
@@ -86,8 +87,8 @@ def read(
 ) -> Config:
     """Return config.yaml overridden by ``configfiles``, then by ``changes``.
 
-    Its studies are named, not the paths of their files. Raises ParbenchError, which names the file
-    that sets the wrong key, or calls ``changes`` ``changed_by``: an option or command.
+    Its `studies` are names, even where files give paths. Raises ParbenchError, which names the file
+    with the wrong key or, for ``changes``, the text ``changed_by`` (an option or command).
     """
     files = [places.ROOT / "config.yaml", *configfiles]
     layers = [ConfigLayer(shown(file), read_yaml(file), file) for file in files]
@@ -95,7 +96,7 @@ def read(
 
 
 def checked(layers: ConfigLayers) -> Config:
-    """Return the configuration that ``layers`` state, validated; ParbenchError as ``read``."""
+    """Return the configuration that ``layers`` state. Raises ParbenchError as ``read`` does."""
     named_in = layers.last_that_sets(["studies"])
     where = f"{named_in.name}: studies"
     if named_in.file is None and named_in.name != "--config":  # as in `--study`, it names a study
@@ -141,7 +142,8 @@ def _mistake(config: YamlMapping) -> Problem | None:
 
 
 def _emptied(layers: ConfigLayers, config: YamlMapping, keys: list[Key]) -> str | None:
-    """Return the message for a file that leaves a key above ``keys`` empty instead of a mapping.
+    """Return the message for a file in which a parent key of ``keys`` has no value where a mapping
+    is expected; None if there is none.
 
     The values of earlier files are then lost: ``config`` has only those of later ones.
     """

@@ -51,10 +51,8 @@ class ConfigLayers:
         return self.layers.index(layer)
 
     def overrides(self) -> list[list[Keys]]:
-        """Return where values override one of config.yaml or of a study, and the mappings above.
-
-        The first list leads to single values, each further one to mappings a level higher.
-        """
+        """Return the paths of all values that override config.yaml or a study; then, level by
+        level, those of the mappings that contain them."""
         stated = dict.fromkeys(path for layer in self.layers for path in _paths(layer.content))
         base = self.layers[0]
         single = [

@@ -1,4 +1,4 @@
-"""Models of config.yaml, which says what to run."""
+"""Pydantic models of config.yaml, which says what to run."""
 
 from __future__ import annotations
 

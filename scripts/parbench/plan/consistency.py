@@ -1,4 +1,5 @@
-"""Check what the models of files cannot: unknown names, and settings that contradict each other."""
+"""Check what the schemas of files cannot: unknown names, and settings that contradict each
+other."""
 
 from __future__ import annotations
 

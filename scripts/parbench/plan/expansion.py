@@ -181,9 +181,9 @@ def of_files(configfiles: Sequence[str | Path], studies: Sequence[str] = ()) -> 
 class Expansion:
     """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as in Plan. What it finds wrong is in a file that was read before:
-    messages begin with ``where``, the study's file, which every check is handed; those on a key of
-    the configuration begin with ``config.stated_in(*keys)``, the file or option that sets that key.
+    ``cells`` and ``not_run`` are as in Plan. Error messages begin with ``where``, the study's file,
+    or, for a key of the configuration, with the file or option that sets it
+    (``config.stated_in(*keys)``).
     """
 
     def __init__(
@@ -271,7 +271,8 @@ class Expansion:
         )
 
     def check_override(self) -> None:
-        """Raise ParbenchError if the study's `override` names a dataset or hardware that is not."""
+        """Raise ParbenchError if the study's `override` names a dataset or hardware that does not
+        exist."""
         if self.override.dataset is not None:
             self._check_dataset(*self._overridden("dataset"))
         hardware_names = {entry.hardware for entry in self.study.variants.values()}

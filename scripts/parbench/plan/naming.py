@@ -13,13 +13,14 @@ from parbench.identity import settings_of
 
 
 class CellNames:
-    """The names of a group and of its cells: ``words`` and a digest of what is measured.
+    """The names of a group and of its cells: words and a digest of what is measured.
 
-    ``template``: a cell without id and seed; ``turn``: the letters before a cell's seed.
+    ``template``: a cell without id and seed; ``parts``: the words of the name; ``prefix``: `s`
+    before a seed, `r` before a restart.
     """
 
-    def __init__(self, template: Cell | Pair, parts: Iterable[str], turn: str = "s") -> None:
-        self._name, self._turn = ".".join(filter(None, parts)).replace("/", "-"), turn
+    def __init__(self, template: Cell | Pair, parts: Iterable[str], prefix: str = "s") -> None:
+        self._name, self._prefix = ".".join(filter(None, parts)).replace("/", "-"), prefix
         # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
         self._text = canonical_json(settings_of(template.json()))
         self.digest = digest([self._text])[:8]
@@ -33,7 +34,7 @@ class CellNames:
 
     def cell(self, seed: int) -> str:
         """Return the id of the cell with this seed."""
-        return f"{self._name}.{self._turn}{seed}-{digest([self._text, seed])[:8]}"
+        return f"{self._name}.{self._prefix}{seed}-{digest([self._text, seed])[:8]}"
 
 
 def short_options(cell: Cell) -> str:

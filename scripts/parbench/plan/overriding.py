@@ -17,10 +17,9 @@ def explained(
 ) -> ParbenchError:
     """Return the ``error`` that ``expand`` raised for ``config``, naming what causes it.
 
-    The cause is a value that overrides one of the study or of config.yaml and without which there
-    is no error, or at least another one; if no single value is, all of a mapping may be. Otherwise
-    ``error`` is returned as it is: the study is the cause, or this machine, which ``expand``
-    ignores.
+    The cause is an overriding value whose removal makes the error vanish or, failing that, changes
+    it. If no single value does so, whole mappings are tried. Otherwise ``error`` is returned as it
+    is: the study is the cause, or this machine, which ``expand`` ignores.
     """
     if _message(expand, config) is None:
         return error

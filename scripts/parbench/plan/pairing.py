@@ -26,8 +26,8 @@ def pairs(
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
-    ``templates``: cells of its ``groups`` without id and seed; ``why_unavailable``: returns why
-    this machine cannot run them; ``restarts``: how many are wanted in this work folder, by id.
+    ``templates``: cells of its ``groups`` without id and seed; ``why_unavailable``: why
+    this machine cannot run them, or None; ``restarts``: how many earlier runs decided on, by id.
     Raises ParbenchError, beginning with ``where``, for a duplicate pair or one that cannot be
     compared.
     """

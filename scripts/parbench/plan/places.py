@@ -18,7 +18,7 @@ _outside: list[Path] = []  # folders of the studies that the configuration names
 def require_root(program: str) -> None:
     """Raise ParbenchError unless this is the project's folder, whose results ``program`` needs.
 
-    A checkout is a work folder: results belong to its studies and scripts.
+    A checkout keeps its own results: they belong to its studies and scripts.
     """
     if Path.cwd().resolve() != ROOT:
         raise ParbenchError(

@@ -69,7 +69,7 @@ class Configuration:
         gpu = stated.pop("gpu", None)
         return (
             self.strategy in ([strategies] if isinstance(strategies, str) else strategies)
-            and (gpu is None or names_model(self.gpu, gpu))
+            and (gpu is None or is_gpu_model(self.gpu, gpu))
             and all(self.options.get(key) == _option(value) for key, value in options.items())
             and all(self.settings.get(key) == _option(value) for key, value in settings.items())
             and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
@@ -80,10 +80,11 @@ class Configuration:
         return self.is_among(side) and (test.about is None or self.is_among(test.about))
 
 
-def names_model(name: str, model: str) -> bool:
-    """Return whether ``name`` contains ``model`` as a whole word: an A1000 is not an A100."""
-    name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
-    return model in name
+def is_gpu_model(name: str, gpu_model: str) -> bool:
+    """Return whether a GPU's ``name`` has ``gpu_model`` as a word of its own: an A1000 is not an
+    A100."""
+    name, gpu_model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, gpu_model))
+    return gpu_model in name
 
 
 def _options_of(strategy: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Define the base of all models of files, and one-sentence errors for invalid values."""
+"""Define the base of all pydantic models of files, and one-sentence errors for invalid values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from parbench.words import brief, nearest, plain
 
 
 class StrictModel(pydantic.BaseModel):
-    """Base of all models: unknown keys and values of another type are errors."""
+    """Base of all pydantic models of files: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
@@ -58,7 +58,8 @@ class StrictModel(pydantic.BaseModel):
         return wrong([], missing_key(key, type(self).model_fields[key].description))
 
     def unwanted(self, key: str, cause: str) -> PydanticCustomError:
-        """Return the error for a stated ``key`` that ``cause``, what other keys say, excludes."""
+        """Return the error for a ``key`` that must not be set because of ``cause``, the text of
+        another setting."""
         value = words_of(self.stated()[key])
         return wrong([key], f"value {value} cannot be combined with {cause}; remove it")
 
@@ -194,7 +195,7 @@ def read_model(
     path: str | Path,
     prepare: Callable[[YamlMapping], YamlMapping] = lambda content: content,
 ) -> AnyModel:
-    """Return the content of a YAML file, after ``prepare``, as a ``kind``.
+    """Return the content of a YAML file, after ``prepare`` has transformed it, as a ``kind``.
 
     Raises ParbenchError, which names file, key, value and fix.
     """
@@ -206,7 +207,8 @@ def read_model(
 
 
 def in_file(mistake: Problem, path: str | Path) -> str:
-    """Return the message for a ``mistake`` in a YAML file, with its line if YAML is the cause."""
+    """Return the message for a ``mistake`` in a YAML file, with its line if YAML read the value as
+    another type than intended."""
     scalar = None if mistake.wrong_key else as_typed(path, mistake.keys)
     if scalar is not None and not scalar.typed:  # as in `slurm:`
         sentence = "has no value; write one"
@@ -219,7 +221,8 @@ def in_file(mistake: Problem, path: str | Path) -> str:
 def problem(
     kind: type[pydantic.BaseModel], value: object, error: pydantic.ValidationError
 ) -> Problem:
-    """Return the error of pydantic's closest to the root of ``value``; unknown keys come first."""
+    """Return the one of pydantic's errors that is closest to the root of ``value``; of several,
+    preferably one of an unknown key."""
     problems = [_problem(kind, value, item) for item in error.errors(include_url=False)]
     return min(problems, key=lambda item: (len(item.keys), item.wrong_key is None))
 

@@ -36,7 +36,9 @@ class Work(StrictModel):
 
     ranks: int = Field(description="data-parallel size")
     micro_batches: int = Field(description="number of pieces of a rank's share of a batch")
-    learning_rate: Number = Field(description="peak learning rate of all ranks together")
+    learning_rate: Number = Field(
+        description="peak learning rate, after learning_rate_rule is applied"
+    )
     batch_norm: str = Field(description="what BatchNorm normalizes over, as text")
     pipeline_bound: Number | None = Field(description="upper bound on a pipeline's speedup")
 
@@ -97,8 +99,13 @@ class PairGroup(Partial):
     model: str = Field(description="the model, or the study's name for several models together")
     variant: str
     baseline: str
-    sides: list[str] = Field(description="ids of the groups compared; the variant's come first")
-    variants: int = Field(description="number of sides that are the variant's")
+    sides: list[str] = Field(
+        description="ids of the groups compared (several per side if models are taken together); "
+        "those of the variant first"
+    )
+    variants: int = Field(
+        description="how many of `sides` belong to the variant; the rest belong to the baseline"
+    )
     inference: bool = Field(description="true: predicting is timed instead of training")
     restarts: list[int]
     cells: list[FileName] = Field(description="ids of its cells, by restart")
@@ -157,7 +164,8 @@ class StudyPlan(StrictModel):
 
     @classmethod
     def read(cls, path: Path, prepare: Callable[[Any], Any] = lambda content: content) -> StudyPlan:
-        """Return the plan in a file that a run wrote, of which ``prepare`` changes the content.
+        """Return the plan in a file that a run wrote, after ``prepare`` has transformed its
+        content.
 
         Raises ParbenchError, which names the file, for other content.
         """

@@ -20,7 +20,8 @@ FOLDER = places.RESULTS / "plan"
 
 
 def content(plan: Plan) -> dict[Path, object]:
-    """Return what the files say that rules have as inputs: of each study, and of all together."""
+    """Return the contents of the plan files that Snakemake rules use as inputs, by path: one per
+    study, and those shared by all."""
     studies = {f"{name}.json": study.stated() for name, study in plan.studies.items()}
     shared = {
         "datasets/specs.json": plan.datasets,

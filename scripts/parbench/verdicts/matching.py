@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.plan.published import Published, rows
-from parbench.plan.selection import names_model
+from parbench.plan.selection import is_gpu_model
 from parbench.plan.yaml_file import words_of
 from parbench.runs.metric import Metric
 from parbench.runs.metrics import METRICS
@@ -39,7 +39,7 @@ def has_hardware(value: Published, group: Group) -> bool:
         same_model = value.hardware.lower() == "cpu"
     else:
         names = group.accelerators()
-        same_model = bool(names) and all(names_model(name, value.hardware) for name in names)
+        same_model = bool(names) and all(is_gpu_model(name, value.hardware) for name in names)
     return same_model and has_layout(value, group)
 
 

@@ -34,8 +34,8 @@ Part = Literal["training", "inference"]
 class Profile(none.Profile):
     """Record the first ``STEPS`` steps of training, and as many batches of the last evaluation.
 
-    A part ends sooner if its epoch or test set ends or a checkpoint is due; it reports how many
-    steps it has.
+    A recording ends sooner if its epoch or test set ends or a checkpoint is due; it reports how
+    many steps it has.
     """
 
     def __init__(self, run: Any):
@@ -51,7 +51,7 @@ class Profile(none.Profile):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop the profiler, even if the run ended within a part."""
+        """Stop the profiler, even if the run ended within a recording."""
         self._end("inference")
 
     def phase(self, name: str) -> AbstractContextManager[None]:

@@ -36,9 +36,9 @@ class Profile(none.Profile):
     """Measure seconds by phase, of this rank and, in the result, of all ranks.
 
     A strategy's ``watch`` reports what only the strategy knows: which functions exchange data with
-    other ranks (``exchanging``, ``exchanging_in``, or ``enter("exchange")`` once only the exchange
-    is left), whether its ranks work ``in_turns``, and the stages of a pipeline within one process
-    (``watch_stage``).
+    other ranks (``exchanging``, ``exchanging_in``, or ``enter("exchange")`` when all that remains
+    of the current phase is communication), whether its ranks work ``in_turns``, and the stages of a
+    pipeline within one process (``watch_stage``).
     """
 
     def __init__(self, run: Any):
