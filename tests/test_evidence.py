@@ -115,8 +115,8 @@ def test_a_plan_of_another_shape_is_named(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ParbenchError) as refused:
         evidence.gather("constructed", results)
-    assert str(refused.value).startswith(f"{path}: not what a run writes there (without ")
-    assert str(refused.value).endswith("; delete it and run again")
+    assert str(refused.value).startswith(f"{path}: not a study's plan: without ")
+    assert str(refused.value).endswith("results/plan/<study>.json, which every run writes")
 
 
 def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch):

@@ -382,6 +382,16 @@ def run_program(folder: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ascii_only)
 
 
+def test_a_file_that_is_no_plan_is_not_to_be_deleted(tmp_path):
+    (tmp_path / "config.yaml").write_text("studies: [quickstart]\n")
+    (tmp_path / "package.json").write_text('{"study": {}}')
+    for name in ("config.yaml", "package.json"):
+        said = run_program(ROOT, "tables", "--plan", str(tmp_path / name)).stderr
+        assert said.startswith(f"error: {tmp_path / name}")
+        assert "delete" not in said
+        assert "a study's plan is results/plan/<study>.json, which every run writes" in said
+
+
 def test_the_end_of_a_run_says_it_in_short(tmp_path):
     times, scores = [100.5, 101.0, 101.5, 102.0], [0.8, 0.9, 1.0, 0.9]
     broken = {"status": ["diverged", "ok", "ok", "ok"]}

@@ -13,12 +13,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from parbench.cell import Dataset, Hardware, Options, Training
-from parbench.files import FILE_NAME, read_record
+from parbench.errors import ParbenchError
+from parbench.files import FILE_NAME, read_json
 from parbench.plan.configuration import Override
 from parbench.plan.strict_model import Form, Number, StrictModel, validated
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
+# Not what to delete: the path may have come from a user, and be of another file.
+WHERE_PLANS_ARE = "a study's plan is results/plan/<study>.json, which every run writes"
 
 
 # Plans in evidence come from other people, so their texts are made safe to show.
@@ -169,8 +172,14 @@ class StudyPlan(StrictModel):
 
         Raises ParbenchError, which names the file, for other content.
         """
+        content = read_json(path, WHERE_PLANS_ARE)
         required = [name for name, field in cls.model_fields.items() if field.is_required()]
-        return cls.of(prepare(read_record(path, *required)), path)
+        missing = [key for key in required if not isinstance(content, dict) or key not in content]
+        if missing:
+            raise ParbenchError(
+                f"{path}: not a study's plan: without {', '.join(missing)}; {WHERE_PLANS_ARE}"
+            )
+        return cls.of(prepare(content), path)
 
     @property
     def measured(self) -> list[PlannedGroup | PairGroup]:

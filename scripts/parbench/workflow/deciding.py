@@ -9,6 +9,7 @@ valid: see sequential.py.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -302,6 +303,7 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
 
 def _snakemake(*arguments: str) -> None:
     """Run Snakemake. Raises ParbenchError if it fails."""
+    os.environ["PARBENCH_DECIDING"] = "1"  # it need not foretell again what happens here
     if programs.snakemake(*arguments):
         raise ParbenchError("not all could be measured: see the error above")
 
