@@ -35,8 +35,8 @@ class Settings(StrictModel):
     global_batch: Whole = Field(description="samples of one optimizer step over all ranks")
     min_tail: Whole = Field(
         Training.min_tail,
-        description="if the last batch is smaller than this, it joins the batch before it, so "
-        "that every micro-batch has enough samples for BatchNorm",
+        description="if the last batch is smaller than this, it joins the batch before it, since "
+        "models with BatchNorm need enough samples in every micro-batch",
     )
     optimizer: cell.Optimizer = Field(
         description="torch.optim's SGD with momentum, or AdamW, which without weight decay is Adam"

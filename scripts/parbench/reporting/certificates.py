@@ -15,7 +15,7 @@ CAPTION = (
     "it is equal on one of them. "
     "The error is the largest of any tensor, relative to eager's tensor in norm, over all options "
     "and devices that cells use; in bfloat16, also the share of matrix products computed in "
-    "float32. BatchNorm is frozen unless it is synchronized."
+    "float32. In models with BatchNorm, it is frozen unless it is synchronized."
 )
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 
