@@ -258,16 +258,17 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
 
 
 @pytest.mark.parametrize(
-    ("certainty", "study", "verdict"),
+    ("check", "certainty", "study", "verdict"),
     [
-        (Certainty.CERTAIN, "paper", terms.IMPOSSIBLE),
-        (Certainty.WEAK, "paper", terms.NOT_TESTED),
-        (Certainty.CERTAIN, "another", terms.NOT_TESTED),
+        ("recall is accuracy", Certainty.CERTAIN, "paper", terms.CONTRADICTED),
+        ("recall is accuracy", Certainty.WEAK, "paper", terms.NOT_TESTED),
+        ("recall is accuracy", Certainty.CERTAIN, "another", terms.NOT_TESTED),
+        ("faster than its devices", Certainty.CERTAIN, "paper", terms.IMPOSSIBLE),
     ],
 )
-def test_a_claim_without_test_may_be_against_its_own_numbers(certainty, study, verdict):
-    found = Contradiction("recall is accuracy", certainty, study, "0.1 and 0.2", (2,))
-    assert judged({"finding": "recall is accuracy"}, EAGER, found=[found]).verdict == verdict
+def test_a_claim_without_test_may_be_against_its_own_numbers(check, certainty, study, verdict):
+    found = Contradiction(check, certainty, study, "0.1 and 0.2", (2,))
+    assert judged({"finding": check}, EAGER, found=[found]).verdict == verdict
 
 
 # ---------------------------------------------------------------- parts
@@ -675,13 +676,23 @@ def test_what_only_our_devices_cannot_give_is_no_size():
     assert "at most 2.00" in made.comparisons[0].reasons[-1]
 
 
-def test_what_the_sources_own_numbers_deny_is_impossible():
+def test_what_the_sources_own_numbers_deny_is_contradicted_and_not_impossible():
     rows = ["net,eager,,X,1,1,,train_seconds,100,s", "net,ddp,,X,1,2,,train_seconds,125,s"]
     told = {"published": {"model": "net", "strategy": "eager"}}, {"published": {"strategy": "ddp"}}
     eager, ddp = group("eager", CPU1, told=told[0]), group("ddp", CPU2, 60, told=told[1])
     denied = Contradiction(claims.DENIED, Certainty.CERTAIN, "paper", "", (2, 3), ("a", 0))
     made = judged(FASTER, eager, turns(ddp, eager, *FAST), rows=rows, found=[denied])
-    assert (made.verdict, answers(made)) == (terms.IMPOSSIBLE, [(terms.AS_CLAIMED, "")])
+    assert (made.verdict, answers(made)) == (terms.CONTRADICTED, [(terms.AS_CLAIMED, "")])
+    assert made.sentence == "contradicted by its source (its own numbers deny it)"
+    told = "Of 1 claim, 1 is contradicted by its source."
+    assert claim_headline.headline([made]).startswith(told)
+    # Beside a part beyond the source's devices, the claim as a whole is impossible.
+    parts = [{"about": {"model": "net"}}, {"denominator": {"devices": 2}, "size": 3.0}]
+    both = FASTER | {"parts": parts}
+    made = judged(both, eager, turns(ddp, eager, *FAST), rows=rows, found=[denied])
+    words = [part.against_source for part in made.parts]
+    assert (made.verdict, words) == (terms.IMPOSSIBLE, [terms.CONTRADICTED, terms.IMPOSSIBLE])
+    assert made.reason.endswith("; its own numbers deny 1 of 2 parts")
 
 
 # ---------------------------------------------------------------- equal sides, and firm verdicts
@@ -872,7 +883,8 @@ def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch
     assert "judges no claims: its studies make none" in said("list")
 
 
-JUNIT = {terms.HOLDS: [], terms.FAILS: ["failure"], terms.IMPOSSIBLE: ["failure"]}
+AGAINST = (terms.FAILS, terms.IMPOSSIBLE, terms.CONTRADICTED)
+JUNIT = {terms.HOLDS: [], **{word: ["failure"] for word in AGAINST}}
 
 
 @pytest.mark.parametrize("verdict", terms.CLAIM_VERDICTS)

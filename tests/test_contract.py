@@ -263,10 +263,8 @@ def test_claims_of_evidence_have_the_same_verdicts_and_numbers(told_again):
         firm = "" if claim["weakness"] else "firm"
         lines.append([claim["name"], claim["study"], claim["grade"], claim["verdict"], firm])
         for part in claim["parts"]:
-            certainty = "impossible" if part["impossible"] else ""
-            lines.append(
-                ["part", part["metric"], part["op"], part["direction"], part["size"], certainty]
-            )
+            answers = [part[key] for key in ("direction", "size", "against_source")]
+            lines.append(["part", part["metric"], part["op"], *answers])
             lines += [["of", *numbers(each)] for each in part["comparisons"]]
     hold("claims.csv", "".join(f"{','.join(map(rounded, line))}\n" for line in lines))
 

@@ -136,18 +136,24 @@ def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
     untested = {"study": "somebody", "claim": "It is slower."}
     untested |= {"test": {"metric": "train_seconds", "op": ">", **sides}}
     impossible = untested | {"test": untested["test"] | {"size": 3}}
+    denied = untested | {"test": untested["test"] | {"metric": "epoch_seconds"}}
+    rows = ("net,eager,X,1,1,epoch_seconds,100,s", "net,ddp,X,1,2,epoch_seconds,125,s")
     published = work.folder / "studies/published"
-    (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n")
+    of_source = "".join(f"somebody,Table 1,{row}\n" for row in rows)
+    (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n{of_source}")
     elsewhere = "  gpu: {strategy: eager, hardware: a30x1}\n"  # not run here
     study = STUDY.replace("tables:", f"{elsewhere}published: somebody\ntables:")
     (work.folder / "studies" / "decided.yaml").write_text(study)
-    for claim, status in ((untested, 0), (impossible, 1)):
+    for claim, refuted in (
+        (untested, ""),
+        (impossible, "impossible as stated (the source's own devices give at most 2"),
+        (denied, "contradicted by its source (its own numbers deny it)"),
+    ):
         (published / "claims.yaml").write_text(json.dumps({"it-is": claim}))
         done = work.parbench("decide", "--check", check=False)
-        assert done.returncode == status, done.stderr
-        refuted = "it-is (decided): impossible as stated (the source's own devices give at most 2"
-        assert (refuted in done.stdout) == bool(status)
-        assert f"1 claims, {status} of them refuted" in done.stdout
+        assert done.returncode == bool(refuted), done.stderr
+        assert (f"it-is (decided): {refuted}" in done.stdout) == bool(refuted)
+        assert f"1 claims, {int(bool(refuted))} of them refuted" in done.stdout
 
 
 def test_a_study_without_pairs_has_nothing_to_decide(work):

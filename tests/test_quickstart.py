@@ -68,11 +68,11 @@ def test_report_shows_each_number(quickstart):
     claims = ("rangoju-two-gpus", "gorantla-recompute-slows", "laharsh-total-at-once")
     for claim in (*claims, "channels-last-faster-cpu"):
         assert claim in result.stdout + result.stderr
-    assert "impossible as stated; here " in result.stdout + result.stderr
+    assert "contradicted by its source; here " in result.stdout + result.stderr
     # The source is audited whose claims the study tests, and denies what its own numbers deny.
     judged = json.loads((work.folder / "results/claims.json").read_text())["claims"]
     verdicts = {each["name"]: each["verdict"] for each in judged}
-    assert verdicts["gorantla-slightly-longer"] == "impossible as stated"
+    assert verdicts["gorantla-slightly-longer"] == "contradicted by its source"
     assert "denied by its own numbers" in html
     table = pandas.read_csv(work.folder / "results/tables/quickstart.csv")
     for cells in table[table.metric == "test_accuracy"].cells.dropna():

@@ -23,6 +23,11 @@ RATIOS: dict[str, tuple[tuple[str, ...], ...]] = {
     "parallel_efficiency": (TIMES, (RATE,)),
 }
 FASTER = "faster than its devices"
+OTHER_DEVICES = "another number of devices"
+PROMISED = "promised above its devices"
+# Checks whose findings say that no run on the source's devices gives a number; findings of all
+# others say that numbers contradict each other.
+NO_RUN_GIVES = (FASTER, OTHER_DEVICES, PROMISED)
 ALIKE = 1.05  # repeated runs or a larger cache may explain a factor up to this
 # Throughput may exclude the start or the end of an epoch, but not a fifth of the time.
 EPOCHS_WITHIN = 1.2
@@ -315,7 +320,7 @@ def another_number_of_devices(rows: Rows, assumptions: DatasetAssumptions) -> Fo
                 f"a factor of {pair.ratio:.3g}, and {devices} instead of {few.devices} allow at "
                 f"most {devices / few.devices:g}"
             )
-            yield against("another number of devices", Certainty.LIKELY, (few, many), says)
+            yield against(OTHER_DEVICES, Certainty.LIKELY, (few, many), says)
 
 
 def _on_each(row: Published) -> float | None:

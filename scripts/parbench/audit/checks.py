@@ -182,7 +182,7 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
         f"{part[0]} claims a factor of {' to '.join(f'{size:.3g}' for size in sorted(sizes))} by "
         f"{test.metric}; the source's own devices allow at most {test.most:g}"
     )
-    yield Contradiction("promised above its devices", Certainty.LIKELY, study, says, lines, part)
+    yield Contradiction(arithmetic.PROMISED, Certainty.LIKELY, study, says, lines, part)
 
 
 def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:

@@ -1,7 +1,7 @@
 """Add restarts and seeds until all comparisons are decided or the minutes are used up.
 
     parbench decide --minutes 60
-    parbench decide --check        # in CI: status 1 if a claim is refuted, impossible or undecided
+    parbench decide --check        # in CI: status 1 if a claim fails or is undecided
 
 First it measures what is missing. Then it adds restarts and seeds to what these can decide in the
 time left, the quickest first: comparisons of times, claims, and numbers with published values.
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="measure nothing; exit with 1 if a claim is refuted, impossible or undecided",
+        help="measure nothing; exit with 1 if a claim is refuted, impossible, contradicted by its "
+        "source, or undecided",
     )
 
 

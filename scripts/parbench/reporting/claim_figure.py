@@ -29,7 +29,7 @@ BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and color; contrast of 3 or more on white and on the dark page
     **dict.fromkeys((terms.HOLDS, terms.AS_CLAIMED), ("✓", GOOD)),
     **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), ("(✓)", AMBER)),
-    **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), ("✗", BAD)),
+    **dict.fromkeys((terms.FAILS, *terms.AGAINST_SOURCE, *terms.REFUTED), ("✗", BAD)),
     terms.UNDECIDED: ("?", GREY),
     terms.REPORTED: ("", BLUE),
     **dict.fromkeys((terms.NOT_TESTED, *terms.UNJUDGED), ("–", GREY)),

@@ -110,6 +110,7 @@ def _verb(verdict: str, number: int) -> str:
         terms.HOLDS_IN_PART: ("holds in part", "hold in part"),
         terms.FAILS: ("does not hold", "do not hold"),
         terms.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
+        terms.CONTRADICTED: ("is contradicted by its source", "are contradicted by their sources"),
         terms.UNDECIDED: ("is undecided", "are undecided"),
         terms.REPORTED: ("is reported and not judged", "are reported and not judged"),
     }[verdict]
@@ -118,7 +119,7 @@ def _verb(verdict: str, number: int) -> str:
 
 def _obstacles(each: Judged) -> set[str]:
     """Return, in a few words each, why the parts of a claim were not tested on this machine."""
-    parts = [part for part in each.parts if not part.is_impossible]
+    parts = [part for part in each.parts if not part.against_source]
     return {text for part in parts for text in part.obstacles if text} or {each.reason}
 
 

@@ -40,13 +40,13 @@ from parbench.verdicts.sequential import Series
 TONES = {
     **dict.fromkeys((terms.HOLDS, terms.AS_CLAIMED, terms.AS_PUBLISHED), "good"),
     **dict.fromkeys((terms.HOLDS_IN_DIRECTION, terms.HOLDS_IN_PART), "warn"),
-    **dict.fromkeys((terms.FAILS, terms.IMPOSSIBLE, *terms.REFUTED), "bad"),
+    **dict.fromkeys((terms.FAILS, *terms.AGAINST_SOURCE, *terms.REFUTED), "bad"),
 }
 OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "reported, not judged"}
 SHORT = (terms.UNDECIDED, terms.REPORTED)  # for these, the matrix shows only the sentence
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
-IMPOSSIBLE_BUT = f"{terms.IMPOSSIBLE}; here {{}}"
+RULED_OUT_BUT = "{}; here {}"
 POINTS = " points"
 MOST_PLACES = 5
 
@@ -352,8 +352,9 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
                     continue
                 numbers = [cell.text for cell in _numbers(each, part.test.is_of_differences)]
                 bound = ABSENT if each.bound is None else ratio_text(each.bound)
-                verdict = IMPOSSIBLE_BUT.format(_answers(each)) if part.is_impossible else ""
-                verdict = verdict or _answers(each)
+                verdict = _answers(each)
+                if part.against_source:
+                    verdict = RULED_OUT_BUT.format(part.against_source, verdict)
                 if each.reasons and each.verdict not in (terms.AS_CLAIMED, *terms.REFUTED):
                     verdict += f": {each.reasons[-1]}"
                 yield list(map(printable, ["", _compared(each), *numbers, bound, verdict]))
@@ -404,10 +405,10 @@ def _comparison_row(
     all_notes = (*reasons, *(printable(text) for text in own if text))
     marks = notes.mark(*filter(None, all_notes))
     direction = each.obstacle if each.verdict == terms.NOT_MEASURED else each.verdict
-    if part.is_impossible:
-        direction = IMPOSSIBLE_BUT.format(direction)
+    if part.against_source:
+        direction = RULED_OUT_BUT.format(part.against_source, direction)
     size = _verdict(each.size, ()) if each.size else absent("no size to compare")
-    verdict = terms.IMPOSSIBLE if part.is_impossible else each.verdict
+    verdict = part.against_source or each.verdict
     return [*row, _verdict(verdict, marks, direction), size]
 
 

@@ -350,8 +350,14 @@ CLAIMS = (
     Term(terms.FAILS, "the claim is refuted, and no part is as claimed"),
     Term(
         terms.IMPOSSIBLE,
-        "the source itself contradicts it: it is beyond what the source's own devices can give, or "
-        "the source's own numbers deny it. What is measured here does not change that",
+        "it is beyond what the source's own devices can give. What is measured here does not "
+        "change that",
+    ),
+    Term(
+        terms.CONTRADICTED,
+        "the source's own numbers deny it, even if all of them were rounded in its favor. What is "
+        "measured here does not change that, and may be as claimed",
+        ("contradicted by (its|their) sources?",),
     ),
     UNDECIDED,
     Term(terms.REPORTED, "shown, and not judged: the source asks a question and claims nothing"),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from parbench.audit.arithmetic import Certainty, Contradiction
+from parbench.audit.arithmetic import NO_RUN_GIVES, Certainty, Contradiction
 from parbench.plan.published import Claim, ClaimTest
 from parbench.runs.operator_metrics import PROFILED, is_operator, operator_metric
 from parbench.verdicts import judging, pairs, sequential, terms
@@ -31,6 +31,7 @@ from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
+DENIES = "its own numbers deny it"
 NOT_DECIDED = "neither held nor refuted by what was measured here"  # and therefore not firm
 # If none of a part's comparisons is judged, the part gets the first of these words that any has.
 WORST_FIRST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
@@ -50,13 +51,16 @@ class JudgedPart:
         return [each for each in self.comparisons if each.is_judged]
 
     @property
-    def is_impossible(self) -> bool:
-        """Whether the part is impossible whatever is measured: it is beyond the source's own
-        devices, or the source's own numbers contradict it."""
-        if self.denied:
-            return True
+    def is_beyond(self) -> bool:
+        """Whether its size is beyond what the source's own devices can give."""
         sizes = [size if size >= 1 else 1 / size for size in self.test.sizes]
         return bool(sizes) and not self.test.is_of_differences and min(sizes) > self.test.most
+
+    @property
+    def against_source(self) -> str:
+        """The word (terms.AGAINST_SOURCE) for a part that the source itself rules out, whatever is
+        measured; else empty."""
+        return terms.IMPOSSIBLE if self.is_beyond else terms.CONTRADICTED if self.denied else ""
 
     @property
     def direction(self) -> str:
@@ -83,12 +87,9 @@ class JudgedPart:
     @property
     def obstacles(self) -> list[str]:
         """What keeps each comparison from being measured, in a few words: ``needs 2x A100``; empty
-        if nothing does. For a part that is impossible as stated, only that."""
-        return (
-            [terms.IMPOSSIBLE]
-            if self.is_impossible
-            else [each.obstacle for each in self.comparisons]
-        )
+        if nothing does. For a part that its source itself rules out, only that."""
+        ruled_out = [self.against_source] if self.against_source else []
+        return ruled_out or [each.obstacle for each in self.comparisons]
 
     @property
     def obstacle(self) -> str:
@@ -163,7 +164,7 @@ class Judged:
     def _directions(self) -> str:
         """How many parts, or comparisons, came out how: ``4 as claimed, 2 undecided of 6 parts``;
         empty if there is only one, or all are undecided."""
-        parts = [part for part in self.parts if not part.is_impossible and part.judged]
+        parts = [part for part in self.parts if not part.against_source and part.judged]
         noun, found = "part", [part.direction for part in parts]
         if len(self.obstacles) != len(self.parts):
             noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
@@ -179,7 +180,7 @@ class Judged:
     def disturbance(self) -> str:
         """How many of the pairs of slices behind the verdict were disturbed, if at least half were;
         else empty."""
-        parts = [part for part in self.parts if not part.is_impossible]
+        parts = [part for part in self.parts if not part.against_source]
         ratios = (ratio for part in parts for each in part.judged for ratio in each.ratios)
         compared = {id(ratio.pair): ratio.pair for ratio in ratios if ratio.pair}.values()
         return pairs.disturbance(compared) if pairs.mostly_disturbed(compared) else ""
@@ -195,7 +196,7 @@ class Judged:
         counted = self.coverage
         if self.verdict in (terms.HOLDS_IN_PART, terms.UNDECIDED) and self._directions:
             return f"{self.verdict} ({self._directions})"
-        if self.verdict == terms.IMPOSSIBLE:
+        if self.verdict in terms.AGAINST_SOURCE:
             return f"{self.verdict} ({self.reason})"
         if self.verdict == terms.NOT_TESTED and self.parts:
             return f"{self.verdict} ({self._others})"
@@ -207,7 +208,7 @@ class Judged:
     @property
     def sentence_with_reason(self) -> str:
         """The sentence, followed by the reason unless the sentence already contains it."""
-        within = "(" in self._scoped and self.verdict in (terms.IMPOSSIBLE, terms.NOT_TESTED)
+        within = "(" in self._scoped and self.verdict in (*terms.AGAINST_SOURCE, terms.NOT_TESTED)
         reason = f": {self.reason}" if self.reason and not within else ""
         return "; ".join(filter(None, (self._scoped + reason, self.disturbance)))
 
@@ -338,15 +339,9 @@ def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
 
 def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
     """Return a claim's verdict, given its parts, and what it takes to decide the undecided ones."""
-    if all(part.is_impossible for part in parts):
-        if all(part.denied for part in parts):
-            return terms.IMPOSSIBLE, "the source's own numbers contradict it"
-        most = max(part.test.most for part in parts if not part.denied)
-        return (
-            terms.IMPOSSIBLE,
-            f"the source's own devices give at most {most:.3g} times for the same work",
-        )
-    parts = [part for part in parts if not part.is_impossible]
+    if all(part.against_source for part in parts):
+        return _ruled_out(parts)
+    parts = [part for part in parts if not part.against_source]
     directions = [part.direction for part in parts]
     judged = [part for part in parts if part.judged]
     if not judged:
@@ -368,6 +363,19 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
     sizes = dict.fromkeys(part.size for part in judged)
     others = [f"size {size}" for size in sizes if size not in ("", terms.AS_PUBLISHED)]
     return terms.HOLDS_IN_DIRECTION if others else terms.HOLDS, ", ".join(others)
+
+
+def _ruled_out(parts: Collection[JudgedPart]) -> tuple[str, str]:
+    """Return the verdict and reason of a claim all of whose ``parts`` the source rules out. One
+    part beyond its devices makes the claim impossible."""
+    beyond = [part.test.most for part in parts if part.is_beyond]
+    if not beyond:
+        return terms.CONTRADICTED, DENIES
+    gain = f"give at most {max(beyond):.3g} times for the same work"
+    gain = "cannot do the same work faster" if max(beyond) == 1 else gain
+    denied = len(parts) - len(beyond)
+    others = f"; its own numbers deny {denied} of {len(parts)} parts" * bool(denied)
+    return terms.IMPOSSIBLE, f"the source's own devices {gain}{others}"
 
 
 def _against(parts: Collection[JudgedPart]) -> str:
@@ -416,7 +424,9 @@ def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]
     """Return the verdict and reason of a claim without a test, which only the audit can judge."""
     own = [each for each in found if (each.study, each.check) == (claim.study, claim.finding)]
     if any(each.certainty is Certainty.CERTAIN for each in own):
-        return terms.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
+        if claim.finding in NO_RUN_GIVES:
+            return terms.IMPOSSIBLE, f"no run on its devices gives it: {claim.finding}"
+        return terms.CONTRADICTED, f"{DENIES}: {claim.finding}"
     if any(each.certainty is Certainty.LIKELY for each in own):
         return terms.NOT_TESTED, f"its own numbers are likely to contradict it: {claim.finding}"
     needs = f"needs {claim.needs}" if claim.needs else "its own numbers do not contradict it"

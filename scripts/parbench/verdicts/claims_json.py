@@ -22,8 +22,8 @@ from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.sequential import Series
 from parbench.words import nearest
 
-SCHEMA_VERSION = 3
-FAILED = (terms.FAILS, terms.IMPOSSIBLE)
+SCHEMA_VERSION = 4
+FAILED = (terms.FAILS, *terms.AGAINST_SOURCE)
 OPEN = (None, math.inf)  # what ends an open range
 
 
@@ -62,7 +62,7 @@ class PartEntry(TypedDict):
     op: str
     direction: str
     size: str | None
-    impossible: bool
+    against_source: str | None
     obstacles: list[str]
     comparisons: list[ComparisonEntry]
 
@@ -125,7 +125,7 @@ def part(judged: JudgedPart) -> PartEntry:
         "op": test.op,
         "direction": judged.direction,
         "size": judged.size or None,
-        "impossible": judged.is_impossible,
+        "against_source": judged.against_source or None,
         "obstacles": [each for each in judged.obstacles if each],
         "comparisons": list(map(_comparison, judged.comparisons)),
     }
@@ -167,7 +167,8 @@ def _series(measured: Series) -> SeriesEntry:
 
 def junit(made: ClaimsFile) -> str:
     """Return ``made``, the content of results/claims.json, as JUnit XML: what holds has passed,
-    what does not hold or is impossible has failed, and all else is skipped with its reason."""
+    what does not hold, or what its source rules out, has failed, and all else is skipped with its
+    reason."""
     claims = made["claims"]
     failed = sum(claim["verdict"] in FAILED for claim in claims)
     passed = sum(claim["verdict"] == terms.HOLDS for claim in claims)
@@ -203,9 +204,9 @@ def shown(claim: ClaimEntry) -> list[str]:
         f"  tested by {claim['study']}, {claim['grade']}, {machines}",
     ]
     for each in claim["parts"]:
-        impossible = f"{terms.IMPOSSIBLE}; here " * each["impossible"]
+        ruled_out = f"{each['against_source']}; here " if each["against_source"] else ""
         answer = ", ".join(filter(None, (each["direction"], each["size"])))
-        lines.append(f"  - {heading(each)}: {impossible}{answer}")
+        lines.append(f"  - {heading(each)}: {ruled_out}{answer}")
         lines += [f"      {_numbers(made)}{_because(made)}" for made in each["comparisons"]]
     return lines
 

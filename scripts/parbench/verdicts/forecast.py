@@ -103,7 +103,7 @@ def _answers(plan: Plan) -> list[str]:
         if any(
             comparison.awaits_results
             for part in judged.parts
-            if not part.is_impossible
+            if not part.against_source
             for comparison in part.comparisons
         )
     ]

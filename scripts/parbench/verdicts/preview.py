@@ -17,7 +17,7 @@ from parbench.runs.metrics import METRICS
 from parbench.runs.operator_metrics import is_operator, operator_metric
 from parbench.terminal import aligned, print_text
 from parbench.verdicts import claims_json, judging, plan_results, terms
-from parbench.verdicts.claims import JudgedPart
+from parbench.verdicts.claims import DENIES, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.groups import Group
@@ -199,10 +199,10 @@ def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
             )
             for each in part.comparisons:
                 obstacle = (
-                    "" if part.is_impossible else _not_run_here(not_run, *_needed(not_run, each))
+                    "" if part.against_source else _not_run_here(not_run, *_needed(not_run, each))
                 )
                 lines.append(f"      {_decided(part, each)}{obstacle}")
-                decidable.append(each.awaits_results and not part.is_impossible and not obstacle)
+                decidable.append(each.awaits_results and not part.against_source and not obstacle)
         here = f"{sum(decidable)} of {len(decidable)} comparisons can be decided here"
         yield from (f"{judged.name}: {judged.claim.claim} ({here})", *lines)
 
@@ -249,13 +249,10 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
     if each.group:
         sides = f"{each.group.variant} of {each.group.model}"
     opening = f"{sides}: " if sides else ""
-    if part.is_impossible:
-        why = (
-            "its own numbers contradict it"
-            if part.denied
-            else f"at most {part.test.most:.3g} times"
-        )
-        return f"{opening}{terms.IMPOSSIBLE}, whatever is measured: {why}"
+    if part.against_source:
+        most = f"its own devices give at most {part.test.most:.3g} times"
+        why = most if part.is_beyond else DENIES
+        return f"{opening}{part.against_source}, whatever is measured: {why}"
     if each.awaits_results:
         how = "pairs" if _by_pairs(each) else "whole trainings, seed by seed"
         return f"{opening}decided by {how}"

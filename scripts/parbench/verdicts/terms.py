@@ -26,7 +26,8 @@ DIRECTIONS = (AS_CLAIMED, *REFUTED, UNDECIDED)
 
 # Why nothing is judged.
 REPORTED = "reported"  # the source asks, and claims nothing
-IMPOSSIBLE = "impossible as stated"
+IMPOSSIBLE = "impossible as stated"  # beyond what the source's own devices can give
+CONTRADICTED = "contradicted by its source"  # by its own numbers
 FAILED_HERE = "failed here"
 NO_PAIR = "no pair"
 NOT_COMPARABLE = "not comparable"
@@ -34,6 +35,7 @@ NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
 NO_CELLS = "no cells"  # the study has none that a part of a claim is about
 NO_PUBLISHED_VALUE = "no published value"
+AGAINST_SOURCE = (IMPOSSIBLE, CONTRADICTED)  # whatever is measured
 UNJUDGED = (FAILED_HERE, NO_PAIR, NOT_COMPARABLE, NOT_RUN, NOT_MEASURED)
 
 # Of a table's numbers, in the order of a report's summary.
@@ -52,6 +54,7 @@ CLAIM_VERDICTS = (
     HOLDS_IN_PART,
     FAILS,
     IMPOSSIBLE,
+    CONTRADICTED,
     UNDECIDED,
     REPORTED,
     NOT_TESTED,

@@ -32,16 +32,16 @@ from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.terms import (
+    AGAINST_SOURCE,
     FAILS,
     FEWEST,
     HOLDS_IN_PART,
-    IMPOSSIBLE,
     NOT_TOLD_APART,
     REFUTED,
     UNDECIDED,
 )
 
-AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what ``check`` fails for
+AGAINST = (FAILS, HOLDS_IN_PART, *AGAINST_SOURCE, UNDECIDED)  # what ``check`` fails for
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
         comparison
         for claim in plan_results.judged(plan, [name], _done(name, plan))
         for part in claim.parts
-        if not part.is_impossible
+        if not part.against_source
         for comparison in part.judged
         if comparison.verdict == UNDECIDED
         or comparison.size == NOT_TOLD_APART
@@ -218,7 +218,8 @@ def decide_for_report(arguments: Sequence[str]) -> None:
 
 
 def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
-    """Print the claims that are refuted, impossible as stated or undecided; return 1 if any is."""
+    """Print the claims that are refuted, ruled out by their source or undecided; return 1 if any
+    is."""
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
     plan = expansion.plan(config, config.resolved_deployment())
@@ -227,7 +228,8 @@ def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
         print_text(f"{each.name} ({each.study}): {each.sentence_with_reason}")
-    print_text(f"{len(judged)} claims, {len(against)} of them refuted, impossible or undecided")
+    words = "refuted, impossible, contradicted or undecided"
+    print_text(f"{len(judged)} claims, {len(against)} of them {words}")
     return 1 if against else 0
 
 
