@@ -33,7 +33,7 @@ from parbench.plan.study_plan import About, StudyPlan
 from parbench.reporting import claim_headline
 from parbench.runs import records
 from parbench.verdicts import claims, claims_json, terms
-from parbench.verdicts.comparisons import Rebuilt
+from parbench.verdicts.comparisons import ClaimBasis
 from parbench.verdicts.groups import Group, Kind, Runs, groups_of
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared, Restart, restart
@@ -92,7 +92,7 @@ def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
         source = PublishedSource("paper", rows_of(file.name))
-    study = Rebuilt("paper-cpu", ABOUT, source, groups, means or {})
+    study = ClaimBasis("paper-cpu", ABOUT, source, groups, means or {})
     claim = Claim(study="paper", claim="It is so.", **claim)
     return claims.judge({"a": claim}, [study], found)[0]
 
@@ -369,7 +369,7 @@ def test_studies_are_judged_each_for_itself():
     source = PublishedSource("paper", [])
     claim = {"a": Claim(study="paper", claim="It is so.", **SMALLER)}
     studies = [
-        Rebuilt(name, ABOUT, source, tuple(groups), {})
+        ClaimBasis(name, ABOUT, source, tuple(groups), {})
         for name, groups in (("one", GOOD), ("two", BAD), ("three", [EAGER]))
     ]
     made = claims.judge(claim, studies, [])
@@ -438,7 +438,7 @@ def test_another_machines_file_changes_no_verdict(named, here, there):
     claim = {"a": Claim(study="paper", claim="It is so.", **about(named))}
     source = PublishedSource("paper", [])
     both = [
-        Rebuilt(name, ABOUT, source, tuple(groups_in(study)), {})
+        ClaimBasis(name, ABOUT, source, tuple(groups_in(study)), {})
         for name, study in (("here", here), ("there", there))
     ]
     alone = {study.name: claims.judge(claim, [study], [])[0].sentence for study in both}
@@ -625,11 +625,11 @@ def test_restarts_tell_over_how_many_sessions_and_days_they_are_spread():
         )
         return Compared(tuple(restarts), (), ())
 
-    assert at().spread == ""
-    assert at(8, 8.5, 9).spread == "62 min"
-    assert at(8, 13).spread == "5.0 h"
-    assert at(8, 20).spread == "2 sessions, 1 day"
-    assert at(30, 8, 8.1, 54.0).spread == "3 sessions, 3 days"
+    assert at().measured_over == ""
+    assert at(8, 8.5, 9).measured_over == "62 min"
+    assert at(8, 13).measured_over == "5.0 h"
+    assert at(8, 20).measured_over == "2 sessions, 1 day"
+    assert at(30, 8, 8.1, 54.0).measured_over == "3 sessions, 3 days"
 
 
 def test_a_pair_that_failed_in_any_restart_is_not_measured():
@@ -782,7 +782,7 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
     found = restart(records.of(value, "a pair"))
     assert math.exp(found.value) == pytest.approx(1.5)
     assert math.exp(found.of_all) > 1.5
-    assert (found.number, found.pairs, found.disturbed, found.seconds) == (5, 3, 1, 30)
+    assert (found.number, found.slice_pairs, found.disturbed, found.seconds) == (5, 3, 1, 30)
     assert found.bound == pytest.approx(1.5 / 0.9)
 
 

@@ -191,7 +191,7 @@ def test_disturbed_turns_are_reported_next_to_the_verdict(make, monkeypatch):
     a, b = make(TRAINS), make(TRAINS, label="B")
     found = [once(a, b)]
     result = Result(side_of(a), side_of(b), {}, ".", found, MACHINE, [0], 1.0)
-    pairs = found[0].restart.pairs
+    pairs = found[0].restart.slice_pairs
     disturbed = f"{pairs} of {pairs} pairs of slices disturbed by other programs"
     used = "counted in 1 of 1 restarts, where fewer than 2 others remained"
     assert result.sentence.endswith(f"at least 4 are needed; {disturbed}, {used}")
@@ -244,7 +244,7 @@ def test_a_side_is_stopped_with_its_helpers_while_the_other_has_its_turn(make, t
     counts = tmp_path / "counts"
     counts.write_bytes(bytes(8))
     found = once(make(WITH_HELPER, counts), make(WATCHES, counts, label="B"))
-    assert found.restart.pairs >= 4
+    assert found.restart.slice_pairs >= 4
     assert int.from_bytes(counts.read_bytes(), "little") > 0
 
 

@@ -37,7 +37,7 @@ from parbench.plan.naming import CellNames
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import resolved
 from parbench.plan.study import Variant
-from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
+from parbench.plan.study_plan import DerivedSettings, PlannedGroup, StudyPlan
 from parbench.plan.yaml_file import YamlMapping
 from parbench.software import Software
 from parbench.training import learning_rate
@@ -420,7 +420,7 @@ class Expansion:
             not_run=reason,
             trained_by=template.trained_by,
             comparable=strategy.notes(),
-            work=Work(
+            work=DerivedSettings(
                 ranks=ranks,
                 micro_batches=strategy.micro_batches,
                 learning_rate=learning_rate.peak(template.training, ranks),

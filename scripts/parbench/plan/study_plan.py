@@ -34,7 +34,7 @@ CellDataset = Annotated[Dataset, PlainSerializer(asdict)]
 CellTraining = Annotated[Training, PlainSerializer(asdict)]
 
 
-class Work(StrictModel):
+class DerivedSettings(StrictModel):
     """Values derived from a group's settings, hardware and strategy."""
 
     ranks: int = Field(description="data-parallel size")
@@ -88,7 +88,7 @@ class PlannedGroup(Partial):
         description="how it is smaller than the source, a phrase for each difference"
     )
     comparable: dict[str, str] = Field({}, description="why a metric is not comparable, by metric")
-    work: Work
+    work: DerivedSettings
     trained_by: str | None = Field(
         None, description="id of the group whose weights it predicts with; it does not train"
     )

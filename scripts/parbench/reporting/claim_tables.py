@@ -31,7 +31,7 @@ from parbench.reporting.text import (
 from parbench.verdicts import claims, terms
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.claims_json import range_text
-from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
+from parbench.verdicts.comparisons import ClaimBasis, Comparison, Ratio
 from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.ratios import ratio_text
@@ -86,15 +86,15 @@ def section(
     rows_by_path = {path: read_rows(path) for path in published}
     all_rows = list(itertools.chain.from_iterable(rows_by_path.values()))
     all_claims = read_claims(*claimed)
-    rebuilt = [_rebuilt(study, all_rows) for study in relevant]
+    bases = [_claim_basis(study, all_rows) for study in relevant]
     assumptions = checks.DatasetAssumptions()
     findings = [
         (path, finding)
         for path, rows in rows_by_path.items()
         for finding in checks.findings(rows, all_claims, assumptions)
     ]
-    judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
-    sources = {each.source.name for each in rebuilt} | {each.claim.study for each in judged}
+    judged = claims.judge(all_claims, bases, [finding for _, finding in findings])
+    sources = {each.source.name for each in bases} | {each.claim.study for each in judged}
     known = {name for name, claim in all_claims.items() if claim.study in sources}
     others = known.difference(each.name for each in judged)
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -111,10 +111,10 @@ def section(
     return made, judged
 
 
-def _rebuilt(study: StudyResults, published: list[Published]) -> Rebuilt:
+def _claim_basis(study: StudyResults, published: list[Published]) -> ClaimBasis:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = PublishedSource(study.study.published, published)
-    return Rebuilt(study.name, study.study, source, tuple(study.groups), means)
+    return ClaimBasis(study.name, study.study, source, tuple(study.groups), means)
 
 
 # ---------------------------------------------------------------- the first page

@@ -115,7 +115,7 @@ def _row(
     group, compared = pair.group, pair.compared
     keys = [TableCell(text) for text in (group.model, pair.variant, pair.baseline.variant)]
     # Only this pair gives the study's speedup; other pairs serve claims.
-    is_speedup = pair.turns == "training" and pair.baseline.id == group.baseline
+    is_speedup = pair.kind == "training" and pair.baseline.id == group.baseline
     bound = group.most_by_devices(pair.baseline)
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
@@ -124,7 +124,7 @@ def _row(
     restarts, series = compared.restarts, compared.series
     mean = series.known_mean
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
-    pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
+    pairs, disturbed = sum(r.slice_pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
     disturbed_text += f"; {used}" if (used := using_disturbed(restarts)) else ""
     if row:
@@ -136,7 +136,7 @@ def _row(
         *keys,
         TableCell(with_interval(series, series.too_few), mean, link=study.panel(group)),
         TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
-        TableCell(compared.spread, sort=compared.sessions),
+        TableCell(compared.measured_over, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),
         absent("no bound") if math.isinf(bound) else _bound_cell(group, bound, compared),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),

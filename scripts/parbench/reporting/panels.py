@@ -243,8 +243,8 @@ def _restart_row(run: PairRun, compares: str, known: Environments) -> list[Table
 
 
 def _pairs_cell(measured: Restart) -> TableCell:
-    text = f"{measured.pairs}, {measured.disturbed} disturbed"
-    return TableCell(text + ", all counted" * measured.uses_disturbed, sort=measured.pairs)
+    text = f"{measured.slice_pairs}, {measured.disturbed} disturbed"
+    return TableCell(text + ", all counted" * measured.uses_disturbed, sort=measured.slice_pairs)
 
 
 def _memory(run: CellRun) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from parbench import strategies
-from parbench.plan.study_plan import Work
+from parbench.plan.study_plan import DerivedSettings
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, TableEntry, make_table
 from parbench.reporting.text import mapping_text
@@ -70,7 +70,7 @@ def _work(group: Group) -> list[str]:
     ]
 
 
-def _batch(samples: int, work: Work) -> str:
+def _batch(samples: int, work: DerivedSettings) -> str:
     """Return ``64 (32 a rank)``, ``65 (32 or 33 a rank)``, ``64 (4 micro-batches)``."""
     least, rest = divmod(samples, work.ranks)
     parts = []

@@ -17,10 +17,10 @@ from parbench.plan.published import Claim, ClaimTest
 from parbench.runs.operator_metrics import PROFILED, is_operator, operator_metric
 from parbench.verdicts import judging, pairs, sequential, terms
 from parbench.verdicts.comparisons import (
+    ClaimBasis,
     Comparison,
     Largest,
     Ratio,
-    Rebuilt,
     always,
     measuring,
     of_two_groups,
@@ -104,9 +104,9 @@ class Judged:
 
     ``grade``: how close its cells are to the source's (terms.GRADES); ``machines``: the
     fingerprints of the machines that ran them; ``weaknesses``: all reasons why the verdict is not
-    firm, none if it is. A firm verdict would not change if all claims of the report were judged as
-    one, rests on pairs fewer than half of whose pairs of slices were disturbed and whose A/A pairs
-    are equal, and is at the source's own scale.
+    firm, none if it is. A firm verdict would not change if the 5 % error were divided among all
+    claims of the report, rests on pairs fewer than half of whose pairs of slices were disturbed and
+    whose A/A pairs are equal, and is at the source's own scale.
     """
 
     name: str
@@ -187,8 +187,8 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        """The verdict with its scope, and whether other programs disturbed most of its turns:
-        ``holds where tested (2 of 4 parts; others: no pair 2)``."""
+        """The verdict with its scope, and whether other programs disturbed at least half of its
+        pairs of slices: ``holds where tested (2 of 4 parts; others: no pair 2)``."""
         return "; ".join(filter(None, (self._scoped, self.disturbance)))
 
     @property
@@ -215,7 +215,7 @@ class Judged:
 
 def judge(
     claims: Mapping[str, Claim],
-    studies: Collection[Rebuilt],
+    studies: Collection[ClaimBasis],
     found: Collection[Contradiction],
 ) -> list[Judged]:
     """Judge the claims that each of ``studies`` tests; ``found``: the audit's findings on these.
@@ -239,7 +239,7 @@ def judge(
     ]
 
 
-def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradiction]) -> Judged:
+def _judged(name: str, claim: Claim, study: ClaimBasis, found: Collection[Contradiction]) -> Judged:
     denied = {each.part for each in found if each.check == DENIED}
     parts = tuple(
         JudgedPart(test, tuple(_comparisons(test, study)), (name, number) in denied)
@@ -253,7 +253,7 @@ def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradic
     return Judged(name, claim, study.name, parts, verdict, reason, grade, machines)
 
 
-def _grade(groups: Collection[Group], study: Rebuilt) -> str:
+def _grade(groups: Collection[Group], study: ClaimBasis) -> str:
     """Return how close ``groups`` are to what the source measured (terms.GRADES)."""
     if any(group.differs or judging.scale_difference(group, study.about) for group in groups):
         return terms.SCALED_COPY
@@ -262,14 +262,14 @@ def _grade(groups: Collection[Group], study: Rebuilt) -> str:
     return terms.OTHER_HARDWARE
 
 
-def _comparisons(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+def _comparisons(test: ClaimTest, study: ClaimBasis) -> list[Comparison]:
     return _largest(test, study) if test.op == "largest" else of_two_groups(test, study)
 
 
 # ---------------------------------------------------------------- one group at a time
 
 
-def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+def _largest(test: ClaimTest, study: ClaimBasis) -> list[Comparison]:
     """Return the largest component of a metric in each group, as measured and as published."""
     metric = test.metric
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
@@ -279,20 +279,20 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
         means = {
             name: mean for (group_id, name), mean in study.means.items() if group_id == group.id
         }
-        measured_parts = {
+        measured_components = {
             name: mean for name, mean in means.items() if name.startswith(f"{metric}:")
         }
-        printed_parts = {
+        printed_components = {
             name: published.value
             for name in sorted(printed)
             if (published := study.source.find(group, operator_metric(name)))
         }
         verdict, reasons, answer = terms.REPORTED, (), terms.UNDECIDED
-        if not measured_parts:
+        if not measured_components:
             verdict = terms.NOT_RUN if group.not_run else terms.NOT_MEASURED
-            no_part = f"no cell measures {metric}" if group.runs else terms.NO_VALUES
-            reasons = (group.not_run or no_part,)
-        published, measured = _largest_part(printed_parts), _largest_part(measured_parts)
+            no_component = f"no cell measures {metric}" if group.runs else terms.NO_VALUES
+            reasons = (group.not_run or no_component,)
+        published, measured = map(_largest_component, (printed_components, measured_components))
         if test.expected and measured:
             is_expected = measured in test.expected
             verdict = terms.AS_CLAIMED if is_expected else terms.DIFFERENT
@@ -301,27 +301,29 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             reasons = (f"judged by the mean of {seeds}, without an interval",)
         if test.expected and (clock := _other_clock(study, group, metric)):
             verdict, reasons, answer = terms.NOT_COMPARABLE, (clock,), terms.UNDECIDED
-        if printed_parts or measured_parts or group.not_run:
+        if printed_components or measured_components or group.not_run:
             made = Comparison(study.name, verdict, reasons, group=group, at=always(answer))
             comparisons.append(replace(made, largest=Largest(published, measured)))
     return comparisons or [untested(study, f"no cell of {study.name} measures {metric}")]
 
 
-def _largest_part(sizes: Mapping[str, float]) -> str | None:
-    """Return the part with the largest of ``sizes`` (by <metric>:<part>); None if empty."""
+def _largest_component(sizes: Mapping[str, float]) -> str | None:
+    """Return the component with the largest of ``sizes`` (by <metric>:<component>); None if
+    empty."""
     largest = max(sizes, key=lambda name: sizes[name], default=None)
     return largest and largest.partition(":")[2]
 
 
 def _may_measure(group: Group, metric: str) -> bool:
-    """Return whether cells of the group can have parts of ``metric``: only profiled cells have
+    """Return whether cells of the group can have components of ``metric``: only profiled cells have
     times of operators."""
     return not is_operator(metric) or group.training.profile in PROFILED
 
 
-def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
-    """Return why a group's parts cannot be compared with what the source prints for its model: all
-    of that comes from other kinds of devices, each with a clock of its own; else empty."""
+def _other_clock(study: ClaimBasis, group: Group, metric: str) -> str:
+    """Return why a group's operators cannot be compared with what the source prints for its model:
+    all of that is of devices whose operator times come from a different timer of the profiler; else
+    empty."""
     printed = {
         row.hardware
         for row in study.source.rows
@@ -379,8 +381,8 @@ def _ruled_out(parts: Collection[JudgedPart]) -> tuple[str, str]:
 
 
 def _against(parts: Collection[JudgedPart]) -> str:
-    """Return what it takes for the comparisons that contradict a claim to refute it: among many
-    comparisons, a single one might contradict it by chance."""
+    """Return how many more values would let the contradicting comparisons refute the claim: among
+    many comparisons, a single one might contradict it by chance."""
     comparisons = [each for part in parts for each in part.judged]
     takes = [
         each.measured.outlook(each.boundaries, ALPHA / len(comparisons))
@@ -394,7 +396,7 @@ def _against(parts: Collection[JudgedPart]) -> str:
     )
 
 
-def _weaknesses(judged: Judged, study: Rebuilt, claims: int) -> Iterator[str]:
+def _weaknesses(judged: Judged, study: ClaimBasis, claims: int) -> Iterator[str]:
     """Yield the reasons why a verdict in a report of so many ``claims`` is not firm."""
     tested = [each for part in judged.parts for each in part.judged]
     if not tested or judged.verdict not in (terms.HOLDS, terms.HOLDS_IN_DIRECTION, terms.FAILS):
@@ -416,7 +418,7 @@ def _weaknesses(judged: Judged, study: Rebuilt, claims: int) -> Iterator[str]:
 
 def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:
     """Return whether there are A/A pairs of a pair's kind, and all are shown to be equal."""
-    equal = [pair for _, pair in control_pairs(groups, *ratio.turns)]
+    equal = [pair for _, pair in control_pairs(groups, *ratio.sides_and_kind)]
     return bool(equal) and all(pair.is_equal for pair in equal)
 
 

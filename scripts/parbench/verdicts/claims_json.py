@@ -28,7 +28,10 @@ OPEN = (None, math.inf)  # what ends an open range
 
 
 class SeriesEntry(TypedDict):
-    """The ratios or differences of a comparison: each by its seed or restart, and their mean."""
+    """The ratios or differences of a comparison: each by its seed or restart, and their mean.
+
+    ``of``: what each value comes from: `seeds` or `restarts`.
+    """
 
     of: str
     values: dict[str, float]
@@ -42,7 +45,7 @@ class ComparisonEntry(TypedDict):
 
     groups: list[list[str]]
     cells: list[str]
-    spread: list[str]
+    measured_over: list[str]
     direction: str
     size: str | None
     published: str | list[float | None] | None
@@ -140,7 +143,7 @@ def _comparison(each: Comparison) -> ComparisonEntry:
     return {
         "groups": groups or ([[each.group.id]] if each.group else []),
         "cells": sorted({cell for ratio in each.ratios if ratio.pair for cell in ratio.pair.cells}),
-        "spread": [ratio.pair.spread for ratio in each.ratios if ratio.pair],
+        "measured_over": [ratio.pair.measured_over for ratio in each.ratios if ratio.pair],
         "direction": each.verdict,
         "size": each.size or None,
         "published": published,
@@ -221,7 +224,7 @@ def heading(made: PartEntry) -> str:
 
 
 def _numbers(each: ComparisonEntry) -> str:
-    groups = ", over ".join(" over ".join(pair) for pair in each["groups"]) or "no cells"
+    groups = ", over ".join(" over ".join(ids) for ids in each["groups"]) or "no cells"
     measured = each["measured"]
     published = each["published"]
     text = f"{groups}: "
@@ -230,7 +233,7 @@ def _numbers(each: ComparisonEntry) -> str:
         if measured["low"] is not None:
             text += f" ({measured['low']:.3g} to {measured['high']:.3g})"
         text += f" of {len(measured['values'])} {measured['of']}"
-        text += "".join(f" over {spread}" for spread in dict.fromkeys(each["spread"]) if spread)
+        text += "".join(f" over {time}" for time in dict.fromkeys(each["measured_over"]) if time)
     elif measured:
         text += measured
     else:

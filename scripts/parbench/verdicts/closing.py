@@ -40,7 +40,11 @@ WORST_FIRST = (
 
 def spread(found: Row, factor: float, form: str, unit: str = "") -> str:
     """Return mean ± standard deviation (``93.00 ± 0.20``), or the range if there are too few seeds;
-    empty without values."""
+    empty without values.
+
+    ``factor``: multiplies all values for display (100 for percent); ``form``: a format
+    specification.
+    """
     if found.mean is None:
         return ""
     if found.too_few or found.std is None:
@@ -69,7 +73,7 @@ def _software(row: Row) -> str:
 
 
 def _is_warned_of(row: Row) -> bool:
-    """Return whether a speedup is shown that must not be read without its reason."""
+    """Return whether the row is a speedup whose reason must be read with it."""
     unjudged = row.verdict in (terms.NOT_COMPARABLE, terms.NO_PUBLISHED_VALUE)
     return bool(row.metric == "speedup" and row.mean is not None and unjudged and row.reason)
 
@@ -100,13 +104,14 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _time(time: Row) -> str:
-    """Return a training time; empty for cells that shared their machine, since it would appear
+    """Return a training time; ``shared`` for cells that shared their machine, since it would appear
     next to speedups that were measured separately."""
     return "shared" if terms.SHARED in time.reason else spread(time, 1, ".1f", " s")
 
 
 def _speedup(speedup: Row) -> str:
-    """Return a speedup with its interval, or the range of too few restarts, and its mark."""
+    """Return a speedup with its interval, or the range of too few restarts; and a * if
+    the reason below the table must be read."""
     mark = "*" * _is_warned_of(speedup)
     if speedup.ci_low is None or speedup.ci_high is None:
         return spread(speedup, 1, ".2f", mark)

@@ -22,13 +22,13 @@ from parbench.runs.metric import Metric
 from parbench.runs.metrics import METRICS
 from parbench.verdicts import judging, sequential, terms
 from parbench.verdicts.controls import bias_of_controls
-from parbench.verdicts.groups import Group, Kind, compared, rates
+from parbench.verdicts.groups import Group, Kind, compared, relative_epochs
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
 
 # The kind of pairs that measure a metric.
-TURNS: dict[str, Kind] = {
+KIND_OF_METRIC: dict[str, Kind] = {
     "train_seconds": "training",
     "total_seconds": "training",
     "epoch_seconds": "training",
@@ -42,13 +42,14 @@ PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 
 
 @dataclass(frozen=True)
-class Rebuilt:
-    """A study of the report and what was measured for it.
+class ClaimBasis:
+    """What claims are judged by: a study's groups with their runs, and its source's values.
 
-    It tests its source's claims and, by name, ``claims`` of others.
+    The study tests its source's claims and, by name, ``claims`` of others. Other than
+    tables.Measured, from which its table is made, this has no plan but values of the table.
 
-    ``about``: the plan's study; ``means``: the means in its table of metrics named
-    <metric>:<part>, by (group id, metric).
+    ``about``: the plan's study; ``means``: the table's means of metrics named
+    <metric>:<component>, by (group id, metric).
     """
 
     name: str
@@ -92,14 +93,15 @@ class Ratio:
         return self.over.configuration, self.under.configuration
 
     @property
-    def turns(self) -> tuple[tuple[Group, Group], Kind]:
+    def sides_and_kind(self) -> tuple[tuple[Group, Group], Kind]:
         """Its sides, and the kind of pairs that measure its metric."""
-        return (self.over, self.under), TURNS[self.metric]
+        return (self.over, self.under), KIND_OF_METRIC[self.metric]
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and largest possible ratio, by pairs: 0 and infinity without a bound."""
-        if not self.pair or TURNS[self.metric] == "energy":
+        """The smallest and largest ratio that the devices allow, if the groups took turns and time
+        is compared; otherwise, and where devices set no bound, 0 and infinity."""
+        if not self.pair or KIND_OF_METRIC[self.metric] == "energy":
             return 0.0, math.inf
         by_over, by_under = (
             self.over.at_most_faster(self.under),
@@ -187,7 +189,7 @@ class Comparison:
         return self.verdict if self.ratios or self.group else terms.NO_CELLS
 
 
-def untested(study: Rebuilt, why: str) -> Comparison:
+def untested(study: ClaimBasis, why: str) -> Comparison:
     """Return a comparison that has no numbers, for the reason ``why``."""
     return Comparison(study.name, terms.NOT_MEASURED, (why,))
 
@@ -233,12 +235,12 @@ def why_no_comparison(test: ClaimTest, groups: Collection[Group]) -> str:
     return "no two cells that differ only in this"
 
 
-def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
-    """Yield the pairs of groups that a test compares, models and variants in the study's order.
+def groups_compared(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
+    """Yield each two groups that a test compares, models and variants in the study's order.
 
-    Of several with the same models and batches, only those with the most groups that have published
-    rows count: the source's own configuration, not additional variants. Where that was not run,
-    nothing replaces it.
+    Of those with the same models and batch sizes, keep those in which most groups (both, one or
+    none) have published rows: the source's own configuration, not additional variants. If that
+    configuration was not run, no other is used instead.
     """
     alike = defaultdict[tuple[str, int, str, int], list[tuple[Group, Group]]](list)
     sides = (
@@ -249,9 +251,9 @@ def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, G
         if over is not under and _alike(over, under, test):
             alike[over.model, over.batch, under.model, under.batch].append((over, under))
     for rivals in alike.values():
-        row_counts = [sum(group.published is not None for group in pair) for pair in rivals]
+        row_counts = [sum(group.published is not None for group in two) for two in rivals]
         most = max(row_counts)
-        yield from (pair for pair, count in zip(rivals, row_counts, strict=True) if count == most)
+        yield from (two for two, count in zip(rivals, row_counts, strict=True) if count == most)
 
 
 def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
@@ -288,15 +290,15 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     return about | {"training": training, "hardware": hardware}
 
 
-def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+def of_two_groups(test: ClaimTest, study: ClaimBasis) -> list[Comparison]:
     """Return the comparisons of a part of a claim in one study, at least one."""
     groups = measuring(study.groups, test.metric)
-    ratios = [_ratio(test, study, *pair) for pair in pairs(test, groups)]
+    ratios = [_ratio(test, study, *two) for two in groups_compared(test, groups)]
     comparisons = [_compared(test, study, combined) for combined in contrasted(test, ratios)]
     return comparisons or [untested(study, f"{study.name} has {why_no_comparison(test, groups)}")]
 
 
-def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
+def _ratio(test: ClaimTest, study: ClaimBasis, over: Group, under: Group) -> Ratio:
     metric, pair, series = METRICS[test.metric], None, None
     if metric.read is None:
         no_cell = (_of_two(test.metric),)
@@ -314,7 +316,7 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
 
 def _of_two(metric: str) -> str:
     """Return why no cell measures a metric that compares two cells, and what to name instead."""
-    others = [name for names in RATIOS.get(metric, ()) for name in names if name in TURNS]
+    others = [name for names in RATIOS.get(metric, ()) for name in names if name in KIND_OF_METRIC]
     others += ["test_accuracy"] if METRICS[metric].is_score else []
     of_each = f"; name what each side has, such as {', '.join(others)}" if others else ""
     return f"no cell measures {metric}{', which compares two cells' * bool(others)}{of_each}"
@@ -361,12 +363,12 @@ def _failures(pair: Compared | None, sides: Iterable[Group]) -> list[str]:
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
     """Return the pair of two groups and the ratio of their times or rates, ``over`` divided by
     ``under``; None and None if they took no turns."""
-    kind = TURNS.get(metric.name)
+    kind = KIND_OF_METRIC.get(metric.name)
     for variant, baseline in ((over, under), (under, over)):
         if kind and (pair := variant.in_turns.of(kind).get(baseline.id)):
             gain = pair.series if variant is over else pair.series.inverse()
             if metric.name in PER_SAMPLE:
-                gain = gain.times(rates(over, under))
+                gain = gain.times(relative_epochs(over, under))
             return pair, gain if metric.higher_is_better else gain.inverse()
     return None, None
 
@@ -398,7 +400,7 @@ def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource)
 # ---------------------------------------------------------------- verdicts
 
 
-def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
+def _compared(test: ClaimTest, study: ClaimBasis, ratios: tuple[Ratio, ...]) -> Comparison:
     """Judge one ratio, or the first of two divided by the second."""
     unjudged = next((ratio.unjudged for ratio in ratios if ratio.unjudged), "")
     reasons = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.reasons))
@@ -427,7 +429,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         shown = series if series is not None and series.values and not others else None
         return replace(result, measured=shown)
     result = replace(result, measured=series, bound=_bound(test, ratios))
-    if first.pair and (reason := bias_of_controls(study.groups, *first.turns)):
+    if first.pair and (reason := bias_of_controls(study.groups, *first.sides_and_kind)):
         return replace(result, verdict=terms.NOT_COMPARABLE, reasons=(reason,))
     return _sized(_directed(result, series, test, study), series, study)
 
@@ -442,7 +444,7 @@ def _bound(test: ClaimTest, ratios: tuple[Ratio, ...]) -> float | None:
     return None if bound in (0.0, math.inf) else bound
 
 
-def _directed(made: Comparison, series: Series, test: ClaimTest, study: Rebuilt) -> Comparison:
+def _directed(made: Comparison, series: Series, test: ClaimTest, study: ClaimBasis) -> Comparison:
     """Return ``made`` with the direction of its ``series`` by the one rule (sequential.py)."""
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
@@ -471,7 +473,7 @@ def _directed(made: Comparison, series: Series, test: ClaimTest, study: Rebuilt)
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
 
 
-def _sized(made: Comparison, series: Series, study: Rebuilt) -> Comparison:
+def _sized(made: Comparison, series: Series, study: ClaimBasis) -> Comparison:
     """Return ``made`` with the size of its ``series`` against the published one, where both are
     known."""
     silent = (terms.REPORTED, terms.OPPOSITE)  # an opposite effect has no size to compare

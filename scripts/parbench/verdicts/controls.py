@@ -15,17 +15,17 @@ class TimedPair:
 
     group: Group
     baseline: Group
-    turns: Kind = "training"
+    kind: Kind = "training"
 
     @property
     def compared(self) -> Compared:
         """The comparison, by restart."""
-        return self.group.in_turns.of(self.turns)[self.baseline.id]
+        return self.group.in_turns.of(self.kind)[self.baseline.id]
 
     @property
     def variant(self) -> str:
         """The variant's name, and whether it predicts."""
-        return self.group.variant + ", predicting" * (self.turns == "predicting")
+        return self.group.variant + ", predicting" * (self.kind == "predicting")
 
     @property
     def is_of_equal_sides(self) -> bool:
@@ -42,7 +42,7 @@ class TimedPair:
             return ""
         if self.is_of_equal_sides:
             return self.compared.equal_reading
-        if why := bias_of_controls(groups, (self.group, self.baseline), self.turns):
+        if why := bias_of_controls(groups, (self.group, self.baseline), self.kind):
             return f"void: {why}"
         if (self.compared.series.ci_low or 0) > self.group.most_by_devices(self.baseline):
             return "above the bound: suspect the clock"
@@ -58,28 +58,28 @@ def timed_pairs(groups: Mapping[str, Group]) -> Iterator[TimedPair]:
 
 
 def control_pairs(
-    groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind
+    groups: Iterable[Group], sides: tuple[Group, Group], kind: Kind
 ) -> list[tuple[Group, Compared]]:
     """Return the A/A pairs of the kind of a pair of ``sides``: those that measure the same
-    (``turns``: training, its energy or predicting) on the same kind and number of devices, threads
+    (``kind``: training, its energy or predicting) on the same kind and number of devices, threads
     and nodes as one of ``sides``."""
 
-    def kind(group: Group) -> tuple[str, int, int, int]:
+    def devices(group: Group) -> tuple[str, int, int, int]:
         hardware = group.hardware
         return hardware.device, hardware.devices, hardware.threads, hardware.nodes
 
-    kinds = set(map(kind, sides))
+    devices_of_sides = set(map(devices, sides))
     found: list[tuple[Group, Compared]] = []
     for group in groups:
-        equal = group.in_turns.of(turns).get(group.id)
-        if equal is not None and kind(group) in kinds:
+        equal = group.in_turns.of(kind).get(group.id)
+        if equal is not None and devices(group) in devices_of_sides:
             found.append((group, equal))
     return found
 
 
-def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], turns: Kind) -> str:
+def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], kind: Kind) -> str:
     """Return why a pair decides nothing: an A/A pair of its kind is biased; empty if none is."""
-    for group, equal in control_pairs(groups, sides, turns):
+    for group, equal in control_pairs(groups, sides, kind):
         if equal.biased:
             return f"the A/A pair on {group.describe_hardware()} is biased: {equal.numbers}"
     return ""

@@ -45,13 +45,14 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 
 
 class PackedSide(TypedDict):
-    """A side of a pair: as in metrics.json, but ``environment`` is a place in `environments`."""
+    """A side of a pair: as in metrics.json, but ``environment`` is an index into
+    `environments`."""
 
     environment: int
 
 
 class PackedCommon(TypedDict):
-    """A run: as in metrics.json, but without `cell`, and with places of what runs share."""
+    """A run: as in metrics.json, but without `cell`, and with an index into `settings` instead."""
 
     settings: int
     seed: int
@@ -61,7 +62,7 @@ class PackedCommon(TypedDict):
 
 @final
 class PackedRun(PackedCommon):
-    """A cell's run; ``environment`` is a place in `environments`."""
+    """A cell's run; ``environment`` is an index into `environments`."""
 
     environment: int
 
@@ -159,26 +160,26 @@ def _packed(
     environments: list[Json],
     code: dict[str, dict[str, str]],
 ) -> Json:
-    """Return a run (metrics.json) with its shared parts moved out and replaced by indices."""
+    """Return a run (metrics.json) with what runs share moved out and replaced by indices."""
 
-    def packed_place(whole: EnvironmentJson) -> int:
+    def environment_index(whole: EnvironmentJson) -> int:
         code[whole["code_digest"]] = whole["code"]
-        return _place(environments, {key: whole[key] for key in whole if key != "code"})
+        return _index(environments, {key: whole[key] for key in whole if key != "code"})
 
     cell = {key: value for key, value in run["cell"].items() if key not in ("id", "seed")}
     packed: Json = {key: value for key, value in run.items() if key != "cell"}
-    packed |= {"seed": run["cell"]["seed"], "settings": _place(settings, cell)}
+    packed |= {"seed": run["cell"]["seed"], "settings": _index(settings, cell)}
     if "sides" in run:
         sides = run["sides"]
         packed["sides"] = [
-            {**each, "environment": packed_place(each["environment"])} for each in sides
+            {**each, "environment": environment_index(each["environment"])} for each in sides
         ]
     else:
-        packed["environment"] = packed_place(run["environment"])
+        packed["environment"] = environment_index(run["environment"])
     return packed
 
 
-def _place(values: list[Json], value: Json) -> int:
+def _index(values: list[Json], value: Json) -> int:
     """Return the index of ``value`` in ``values``, appending it if it is new."""
     if value not in values:
         values.append(value)
@@ -188,7 +189,7 @@ def _place(values: list[Json], value: Json) -> int:
 def machine_name(runs: Iterable[CellRun | PairRun]) -> str:
     """Return short names of the machines of ``runs``: ``h200-x1`` if GPUs were used, else by CPU.
 
-    Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
+    Names and numbers of GPUs or cores, in letters, digits and hyphens: never the name of a host.
     """
     sides = [
         (side.hardware.device, environment.machine)
@@ -215,9 +216,9 @@ def _machine_name(described: Machine, gpus: bool) -> str:
 def _plain(value: Any) -> Any:
     """Return the JSON ``value`` with paths cut to their last name, and without the host's name."""
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in cast(Json, value).items()}
+        return {key: _plain(content) for key, content in cast(Json, value).items()}
     if isinstance(value, list):
-        return [_plain(part) for part in cast(list[Any], value)]
+        return [_plain(content) for content in cast(list[Any], value)]
     if not isinstance(value, str):
         return value
     host = socket.gethostname()
@@ -294,8 +295,8 @@ def _unpacked(made: EvidenceJson, cell: str, packed: PackedRun | PackedPairRun) 
     return run
 
 
-def _full_environment(made: EvidenceJson, place: int) -> Json:
-    environment = made["environments"][place]
+def _full_environment(made: EvidenceJson, index: int) -> Json:
+    environment = made["environments"][index]
     return {**environment, "code": made["code"][environment["code_digest"]]}
 
 
@@ -316,8 +317,8 @@ def _missing(group: PlannedGroup | PairGroup, missing: list[str]) -> Json:
 def unpack(path: Path, folder: Path) -> Path:
     """Lay out the evidence in ``path`` as a run leaves it, in a folder of its name; return that.
 
-    It gets plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is
-    named after the file, so that one report can show it from several machines.
+    It gets plan/<name>.json, cells/<cell>/metrics.json and certificates/<image or host>.json. The
+    study is named after the file, so that one report can show it from several machines.
     """
     if not re.fullmatch(files.FILE_NAME, path.stem):
         raise ParbenchError(
@@ -336,10 +337,10 @@ def unpack(path: Path, folder: Path) -> Path:
     )
     study = study_plan.study.model_copy(update={"name": path.stem, "title": title})
     study_plan = study_plan.model_copy(update={"study": study, "evidence": kept})
-    for part in ("cells", "certificates"):
-        if (out / part).exists():
-            shutil.rmtree(out / part)
-        (out / part).mkdir(parents=True)
+    for name in ("cells", "certificates"):
+        if (out / name).exists():
+            shutil.rmtree(out / name)
+        (out / name).mkdir(parents=True)
     for cell, run in runs(evidence, path).items():
         files.write_json(out / "cells" / cell / "metrics.json", run)
     for proof in evidence["certificates"]:

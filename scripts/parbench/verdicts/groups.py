@@ -65,16 +65,15 @@ class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
 
     ``runs``: the runs of its cells or, for several models trained together (a group with
-    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of these seeds of
-    all cells;
-    ``turned``: its trainings in restarts of pairs.
+    ``members``), one combined run per seed that all have; ``cell_runs``: the same runs uncombined,
+    every member's for those seeds; ``trained_in_pairs``: its trainings in restarts of pairs.
     """
 
     runs: tuple[CellRun, ...] = ()
     cell_runs: tuple[CellRun, ...] = ()
     shared: bool = False  # whether other cells ran on such a machine at the same time
     in_turns: InTurns = InTurns()
-    turned: tuple[Trained, ...] = ()
+    trained_in_pairs: tuple[Trained, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -159,13 +158,15 @@ class Group(PlannedGroup):
     def machines(self) -> list[str]:
         """Return the fingerprints (digests) of the machines that ran it or, if none, its pairs."""
         names = [name for run in self.cell_runs for name in run.machines]
-        turned = (each.environment.machine.fingerprint for each in self.turned)
-        return list(dict.fromkeys(names or turned))
+        in_pairs = (each.environment.machine.fingerprint for each in self.trained_in_pairs)
+        return list(dict.fromkeys(names or in_pairs))
 
     @property
     def trained(self) -> tuple[Trained, ...]:
         """Its trainings in cells or, if there are none, in restarts of pairs."""
-        return tuple(each for run in self.cell_runs for each in run.trained) or self.turned
+        return (
+            tuple(each for run in self.cell_runs for each in run.trained) or self.trained_in_pairs
+        )
 
     def accelerators(self) -> list[str]:
         """Return the accelerators' names as recorded or, if none were, as planned."""
@@ -202,7 +203,7 @@ class Group(PlannedGroup):
         values = {run.cell.seed: metric.value(run) for run in self.ok if self.measures(metric)}
         measured = {number: value for number, value in values.items() if value is not None}
         if metric.read_side and not measured:
-            sides = map(metric.read_side, self.turned)
+            sides = map(metric.read_side, self.trained_in_pairs)
             if known := [value for value in sides if value is not None]:
                 return Series(dict(enumerate(known)), "restarts")
         return Series(measured, cost=self.seed_seconds, resolution=self.resolution(metric))
@@ -219,8 +220,9 @@ class Group(PlannedGroup):
         return spent / max(1, len({run.cell.seed for run in self.cell_runs}))
 
     def at_most_faster(self, slow: Group) -> float:
-        """Return the upper bound on its speedup over ``slow`` by more devices: the lowest of their
-        ratio, its pipeline's bound and that of models side by side; infinite without a ratio."""
+        """Return the largest speedup over ``slow`` that its extra devices allow: the minimum of the
+        ratio of their cores or GPUs, the pipeline's bound and the bound of models side by side;
+        infinite if that ratio is no bound."""
         by_devices = self.most_by_devices(slow)
         if math.isinf(by_devices):
             return by_devices
@@ -229,8 +231,9 @@ class Group(PlannedGroup):
         return min(bound for bound in bounds if bound is not None)
 
     def most_by_devices(self, slow: Group) -> float:
-        """Return its number of cores or GPUs over that of ``slow``; infinite if that bounds no
-        speedup: no more of them, another kind of device, or other precision or tuning."""
+        """Return its number of cores or GPUs over that of ``slow``; infinite if this ratio is no
+        bound, because it has no more devices than ``slow``, another kind of them, or another
+        precision or performance setting (compile, fused, memory format and others: TUNING)."""
         ours, theirs = (
             (side.hardware.device, side.training.precision, side.training.tf32, side.training.tuned)
             for side in (self, slow)
@@ -254,8 +257,11 @@ class Group(PlannedGroup):
         return self.training.global_batch
 
 
-def rates(group: Group, baseline: Group) -> float:
-    """Return the factor between a speedup of whole trainings and a ratio of samples per second."""
+def relative_epochs(group: Group, baseline: Group) -> float:
+    """Return the group's epochs over the baseline's, or 1 if either trains only some steps of each.
+
+    A speedup of whole trainings times this is the ratio of their samples per second.
+    """
     ours, theirs = lengths_of(side.training for side in (group, baseline))
     return ours / theirs
 
@@ -277,7 +283,7 @@ def groups_of(
 
     ``others``: all other known runs, which may have taken place at the same time.
     """
-    in_turns, turned = _in_turns(plan, runs.pairs), _turned(plan, runs.pairs)
+    in_turns, trained_in_pairs = _in_turns(plan, runs.pairs), _trained_in_pairs(plan, runs.pairs)
     every = {run.cell.id: run for run in (*others, *runs.all.values())}
     overlapping = _beside_others(every.values())
     groups: dict[str, Group] = {}
@@ -299,7 +305,7 @@ def groups_of(
             cell_runs=tuple(cell_runs),
             shared=any(run.cell.id in overlapping for run in cell_runs),
             in_turns=in_turns[planned.id],
-            turned=tuple(turned[planned.id]),
+            trained_in_pairs=tuple(trained_in_pairs[planned.id]),
         )
     return groups
 
@@ -338,15 +344,17 @@ def _in_turns(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, 
     return found
 
 
-def _turned(plan: StudyPlan, runs: Mapping[str, PairRun]) -> defaultdict[str, list[Trained]]:
+def _trained_in_pairs(
+    plan: StudyPlan, runs: Mapping[str, PairRun]
+) -> defaultdict[str, list[Trained]]:
     """Return the trainings in all restarts of a plan's pairs, by the id of their group."""
-    ids, turned = _ids(plan), defaultdict[str, list[Trained]](list)
+    ids, trained_in_pairs = _ids(plan), defaultdict[str, list[Trained]](list)
     for pair in plan.pairs:
         for run in (runs[cell] for cell in pair.cells if cell in runs):
             for number, side in enumerate(run.trained):
                 name = pair.variant if number < run.cell.variants else pair.baseline
-                turned[ids[pair.model, name]].append(side)
-    return turned
+                trained_in_pairs[ids[pair.model, name]].append(side)
+    return trained_in_pairs
 
 
 def _ids(plan: StudyPlan) -> dict[tuple[str, str], str]:
@@ -410,7 +418,8 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
     """Compare a metric of the group's successful runs with the baseline's, by seed: differences of
     scores, log ratios of other metrics, where both did the same work.
 
-    ``but``: keys of their work that may differ.
+    ``but``: names of settings that may differ between the two runs (those of
+    ``_settings_of_work``).
     """
     base_by_seed = {run.cell.seed: run for run in baseline.runs}
     values: dict[int, float] = {}
@@ -447,7 +456,7 @@ def _why_not(run: CellRun, base: CellRun, scored: bool, but: Collection[str]) ->
     few = few_steps(run.cell.training.steps) or few_steps(base.cell.training.steps)
     if scored and few:
         return few
-    ours, theirs = _work(run), _work(base)
+    ours, theirs = _settings_of_work(run), _settings_of_work(base)
     differences = ", ".join(
         f"{key} {ours[key]} here, {theirs[key]} for the baseline"
         for key in ours
@@ -463,7 +472,8 @@ def few_steps(steps: int | None) -> str:
     return f"only {steps} steps of an epoch were trained: no accuracy is measured"
 
 
-def _work(run: CellRun) -> dict[str, object]:
+def _settings_of_work(run: CellRun) -> dict[str, object]:
+    """Return the settings that decide how much a run computes and how it is measured."""
     training, dataset = run.cell.training, run.cell.dataset
     settings = ("epochs", "steps", "global_batch", "image_size", "mode", "profile")
     work: dict[str, object] = {"dataset": dataset.name}

@@ -16,7 +16,8 @@ Lost = Callable[[PlannedGroup | PairGroup, list[str]], dict[str, object]]
 def cut(plan: StudyPlan, done: Collection[str], lost: Lost) -> StudyPlan:
     """Return ``plan`` with only the cells that are ``done``.
 
-    ``lost`` is called with a group, or a pair, and its cells that are not done. Several models
+    ``lost`` is called with a group, or a pair, and its cells that are not done, and returns the
+    fields to change in that group. Several models
     together count as not run if one of them was not run, or no seed has them all.
     """
     groups = {group.id: _cut(group, done, lost) for group in plan.groups}

@@ -106,8 +106,8 @@ class PublishedSource:
 
     def operators(self, group: Group) -> list[str]:
         """Return the operators whose times are published in the rows that the group selects."""
-        parts = (row.metric.partition(":") for row in self.selected(group))
-        return list(dict.fromkeys(name for what, _, name in parts if is_operator(what)))
+        metrics = (row.metric.partition(":") for row in self.selected(group))
+        return list(dict.fromkeys(name for what, _, name in metrics if is_operator(what)))
 
     def speedup(self, group: Group, baseline: Group) -> tuple[Published | None, str]:
         """Return the published speedup: from both training times if published, else as printed.

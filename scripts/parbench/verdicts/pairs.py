@@ -20,7 +20,7 @@ from parbench.verdicts.ratios import with_interval
 from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.terms import FAILURES, OK, SHARED_NODES
 
-LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
+LEAST_PAIRS = 2  # of slices, undisturbed, in a restart; if there are fewer, all of them count
 BIASED = 0.01  # alpha of the test whether an A/A pair is biased
 EQUAL = 0.05  # the margin within which its two equal sides must agree
 NO_ENERGY = "the energy of its devices was not read"
@@ -32,16 +32,17 @@ class Restart:
     """One restart of a comparison.
 
     ``value``: the log of the baseline's time over the variant's, estimated from the undisturbed
-    pairs (from all, if fewer than 2 are undisturbed); ``of_all``: the same from all pairs;
-    ``log_ratios``: those behind ``value``; ``pairs`` and ``disturbed``: their numbers; ``bound``:
-    the sum of the baseline models' times over the longest; ``started``, ``finished``: in UTC.
+    pairs of slices (from all, if fewer than 2 are undisturbed); ``of_all``: the same from all;
+    ``log_ratios``: those behind ``value``; ``slice_pairs``, ``disturbed``: how many pairs of slices
+    there were, and how many of them were disturbed; ``bound``: the sum of the baseline models'
+    times over the longest; ``started``, ``finished``: in UTC.
     """
 
     number: int
     value: float
     of_all: float
     log_ratios: tuple[float, ...]
-    pairs: int
+    slice_pairs: int
     disturbed: int
     bound: float
     started: datetime
@@ -49,8 +50,8 @@ class Restart:
 
     @property
     def uses_disturbed(self) -> bool:
-        """Whether disturbed pairs count, since too few others remain."""
-        return bool(self.disturbed) and len(self.log_ratios) == self.pairs
+        """Whether disturbed pairs of slices count, since too few others remain."""
+        return bool(self.disturbed) and len(self.log_ratios) == self.slice_pairs
 
     @property
     def seconds(self) -> float:
@@ -182,7 +183,7 @@ class Compared:
         return len({each.started.date() for each in self.restarts})
 
     @property
-    def spread(self) -> str:
+    def measured_over(self) -> str:
         """Over how long the restarts were measured: ``3 sessions, 2 days``, ``12 min``, ``4.8
         h``; empty without any."""
         if not self.restarts:
@@ -242,8 +243,8 @@ def disturbance(compared: Iterable[Compared]) -> str:
 
 
 def using_disturbed(restarts: Iterable[Restart]) -> str:
-    """Return in how many restarts disturbed pairs count, as too few others remain; empty if in
-    none."""
+    """Return in how many restarts disturbed pairs of slices count, as too few others remain; empty
+    if in none."""
     uses = [each.uses_disturbed for each in restarts]
     where = f"in {sum(uses)} of {len(uses)} restarts"
     return f"counted {where}, where fewer than {LEAST_PAIRS} others remained" * any(uses)
@@ -258,7 +259,7 @@ def mostly_disturbed(compared: Iterable[Compared]) -> bool:
 def _counted(compared: Iterable[Compared]) -> tuple[int, int]:
     """Return the numbers of pairs of slices and of disturbed ones."""
     restarts = [restart for each in compared for restart in each.restarts]
-    return sum(each.pairs for each in restarts), sum(each.disturbed for each in restarts)
+    return sum(each.slice_pairs for each in restarts), sum(each.disturbed for each in restarts)
 
 
 def _ok(run: PairRun) -> bool:

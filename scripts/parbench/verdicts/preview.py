@@ -160,7 +160,8 @@ def _beside(
 ) -> str:
     """Return how the value of ``row`` will be compared with a group that selects it.
 
-    ``line_by_reasons``: the first line with each reason, which the next ones refer to.
+    ``line_by_reasons``: by reasons, the first CSV line that has them, so that later lines can say
+    `as line N`; updated here.
     """
     name = METRIC_ALIASES.get(row.metric, row.metric)
     metric = operator_metric(name) if is_operator(name) else METRICS.get(name)

@@ -40,7 +40,7 @@ class Row:
     metric: str
     unit: str
     n_seeds: int | None
-    of: str  # what `n_seeds` counts: seeds, or restarts of a pair
+    of: str  # what each value comes from, `n_seeds` of them: `seeds`, or `restarts` of a pair
     mean: float | None
     std: float | None
     ci_low: float | None

@@ -140,7 +140,8 @@ def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA
 
 
 def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -> int | None:
-    """Return how many values exclude the nearest boundary from the interval, if the estimate stays.
+    """Return how many values in all, including those already measured, it takes to exclude the
+    nearest boundary from the interval, if the estimate stays.
 
     ``boundaries``: the threshold, or both ends of the margin. None if MOST are not enough.
     """
@@ -177,7 +178,8 @@ def outlook(
 class Series:
     """Values that count as independent, by the number of the seed or restart.
 
-    ``of``: what they are of, seeds or restarts, which ``seeds`` counts.
+    ``of``: what each value comes from, `seeds` or `restarts` (the property ``seeds`` is the number
+    of values in either case);
     ``logs``: whether they are logs of ratios, else numbers or differences as they are; ``cost``:
     seconds that one more takes; ``resolution``: the smallest measurable step; ``reasons``: why some
     are missing; ``partial``: True if some values are missing, so that no mean is given.

@@ -21,7 +21,7 @@ from parbench.runs.metric import Metric
 from parbench.runs.metrics import DEFAULT_METRICS, METRICS, TO_PUBLISHED
 from parbench.runs.operator_metrics import PROFILED, operator_metric
 from parbench.verdicts.controls import TimedPair, bias_of_controls
-from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, runs_in
+from parbench.verdicts.groups import Group, compared, groups_of, read_runs, relative_epochs, runs_in
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
@@ -31,7 +31,7 @@ from parbench.verdicts.terms import NOT_REACHED, OK, SHARED, SHORT
 # Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS: dict[str, Callable[[Group, Group], float]] = {
     "speedup": lambda group, baseline: 1.0,
-    "throughput_ratio": rates,
+    "throughput_ratio": relative_epochs,
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
@@ -39,7 +39,10 @@ SHOWN_OPERATORS = 5  # those with the largest self time, besides the published o
 
 @dataclass(frozen=True)
 class Measured:
-    """The data that rows are made of: a plan, its groups with their runs, the source's values."""
+    """What a table's rows are made of: a plan, its groups with their runs, its source's values.
+
+    Claims are judged by a comparisons.ClaimBasis.
+    """
 
     plan: StudyPlan
     groups: Mapping[str, Group]
@@ -110,7 +113,7 @@ class Measured:
         return self.source.find(group, METRICS["test_accuracy"])
 
     def published(self, metric: Metric, group: Group) -> tuple[Published | None, str]:
-        """Return the published value, or None and, if known, why."""
+        """Return (value, ""), or (None, the reason if known)."""
         if metric.name == "speedup" and group.baseline:
             return self.source.speedup(group, self.baseline(group))
         return self.source.find(group, metric), ""
@@ -199,9 +202,9 @@ class Measured:
 def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
     """Return the seconds of training to the first epoch with a test accuracy of ``accuracy``.
 
-    Includes the good runs that measured it, and those that failed: these never got there. If one
-    never did, there is no mean, as it would leave out the slowest: only minimum and maximum of
-    those that did, and a reason that counts the others.
+    Failed runs count as not having reached it. If any run did not reach it, only the minimum and
+    maximum of the others are given: a mean would leave out the slowest. A reason counts the runs
+    that did not.
     """
     scored: dict[int, float | None] = {
         run.cell.seed: None for run in group.runs if run.status != OK

@@ -101,7 +101,7 @@ class Result:
                 KeptRestart(
                     of=KINDS[each.beside_itself],
                     ratio=series.shown(each.restart.value),
-                    pairs=each.restart.pairs,
+                    pairs=each.restart.slice_pairs,
                     disturbed=each.restart.disturbed,
                     started=f"{each.restart.started:%FT%TZ}",
                     finished=f"{each.restart.finished:%FT%TZ}",
