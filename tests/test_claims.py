@@ -757,6 +757,24 @@ def test_all_reasons_against_firmness_are_given():
     )
 
 
+def test_a_pair_that_drifts_is_called_so_and_forecasts_nothing():
+    rising = (0.88, 0.98, 0.98, 0.99, 0.87, 0.97, 1.02, 1.01, 1.02, 1.01, 1.03, 1.02)
+    made = judged(FASTER, EAGER, turns(DDP, EAGER, *rising))
+    assert made.sentence == "undecided; 1 of 1 pairs drift"
+    assert made.reason == "what it would take is unknown, since the restarts drift"
+    (drifting,) = made.comparisons[0].ratios
+    assert drifting.pair.drift == "drift: 0.94 in the first half, 1.02 in the second"
+    mixed = judged(FASTER, EAGER, turns(DDP, EAGER, *rising[::2], *rising[::-2]))
+    assert mixed.sentence == "undecided"
+    assert mixed.reason.endswith("if the estimate stays")
+
+
+def test_a_verdict_on_a_pair_that_drifts_is_not_firm():
+    rising = (1.41, 1.42, 1.43, 1.44, 1.45, 1.46)
+    ddp = turns(turns(DDP, EAGER, *rising), DDP, *VOUCHED)
+    assert judged(FASTER, EAGER, ddp).weakness == "based on a pair that drifts"
+
+
 @pytest.mark.parametrize(
     ("disturbed", "told"), [(0, ""), (1, ""), (3, "pairs of slices disturbed")]
 )

@@ -11,7 +11,7 @@ import yaml
 from parbench.bench.timing import BenchRow
 from parbench.files import read_json
 from parbench.runs.records import PairRun
-from parbench.verdicts.pairs import EQUAL, Compared, disturbance, restart
+from parbench.verdicts.pairs import EQUAL, Compared, caveats, restart
 
 STRATEGY = '''"""Eager training, slowed by a known share of its own processor time."""
 
@@ -90,6 +90,6 @@ def row(share: float, runs: Sequence[PairRun]) -> BenchRow:
     with the reading that a study's pair would have."""
     compared = Compared(tuple(map(restart, runs)), (), ())
     reading = compared.reading(EQUAL) if share else compared.equal_reading
-    reading_text = "; ".join(filter(None, (reading, disturbance([compared]))))
+    reading_text = "; ".join(filter(None, (reading, caveats(compared))))
     what = f"slowed by {100 * share:g} %" if share else "A/A pair"
     return BenchRow(what, "x", compared.series, reading_text)

@@ -11,7 +11,7 @@ from parbench.launch.interleaving import DISTURBED, SLICE_SECONDS
 from parbench.plan.settings import Settings
 from parbench.reporting.text import anchor
 from parbench.verdicts import terms
-from parbench.verdicts.pairs import BIASED, EQUAL, PAUSE
+from parbench.verdicts.pairs import BIASED, DRIFT, EQUAL, PAUSE
 from parbench.verdicts.sequential import ALPHA, IMAGES, MOST
 
 # Keys of report.json whose texts are not shown.
@@ -61,13 +61,19 @@ FIRM = Term(
     "firm",
     f"said of a verdict that stays the same if the {_percent(ALPHA)} by which an interval may err "
     "are divided by the number of claims in the report. It is at the source's own scale, and rests "
-    "on pairs fewer than half of whose pairs of slices were disturbed, and whose A/A pairs are "
-    "equal",
+    "on pairs that do not drift, fewer than half of whose pairs of slices were disturbed, and "
+    "whose A/A pairs are equal",
 )
 DISTURBED_PAIR = Term(
     "disturbed",
     "said of a pair of slices: during one of them, other programs or the hypervisor used its "
     f"cores for more than {_percent(DISTURBED)} of its time",
+)
+DRIFTING = Term(
+    "drift",
+    "said of a pair whose restarts gave rising or falling ratios in the order in which they were "
+    f"measured (Kendall's rank correlation, p below {DRIFT:g}). Its interval errs more often, what "
+    "a decision would take is unknown, and no verdict on it is firm",
 )
 SESSION = Term(
     "session",
@@ -126,6 +132,7 @@ WORK = (
         "one start of both sides of a pair, in processes of their own. It gives one value, from "
         "the ratios of its pairs of slices, and counts as a seed does",
     ),
+    DRIFTING,
     SESSION,
     Term(
         "A/A pair (equal sides)",

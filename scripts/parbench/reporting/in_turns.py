@@ -59,8 +59,8 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
         "A disturbed pair of slices is measured again and left out, or used if fewer than "
         f"{LEAST_PAIRS} others remain in its restart. Other programs' load can slow the side with "
         "more cores more. The interval takes restarts as values around one mean: where a few are "
-        "much slower than the rest, or they drift (“Restarts of pairs” lists them), it errs more "
-        "often. In parentheses: the ratio with all disturbed pairs of slices, and the 95 % "
+        "much slower than the rest, or they drift, it errs more often (“Restarts of pairs” lists "
+        "them). In parentheses: the ratio with all disturbed pairs of slices, and the 95 % "
         "interval. The bound of a speedup is the ratio of cores or GPUs; there is none for the "
         "same number of devices, another precision or a compiled side."
         + f" {PIPELINE_BOUND}"
@@ -123,6 +123,7 @@ def _row(
         return [*keys, TableCell(reason, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
     restarts, series = compared.restarts, compared.series
     mean = series.known_mean
+    values = ", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)
     ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
     pairs, disturbed = sum(r.slice_pairs for r in restarts), sum(r.disturbed for r in restarts)
     disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
@@ -135,7 +136,7 @@ def _row(
     return [
         *keys,
         TableCell(with_interval(series, series.too_few), mean, link=study.panel(group)),
-        TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
+        TableCell("; ".join(filter(None, (values, compared.drift)))),
         TableCell(compared.measured_over, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),
         absent("no bound") if math.isinf(bound) else _bound_cell(group, bound, compared),

@@ -177,19 +177,24 @@ class Judged:
         return f"{counted} of {total} {noun}s{others}" if total > 1 else ""
 
     @property
-    def disturbance(self) -> str:
-        """How many of the pairs of slices behind the verdict were disturbed, if at least half were;
-        else empty."""
+    def caveats(self) -> str:
+        """How many of the pairs of slices behind the verdict were disturbed, if at least half were,
+        and how many pairs drift; empty if neither."""
         parts = [part for part in self.parts if not part.against_source]
         ratios = (ratio for part in parts for each in part.judged for ratio in each.ratios)
         compared = {id(ratio.pair): ratio.pair for ratio in ratios if ratio.pair}.values()
-        return pairs.disturbance(compared) if pairs.mostly_disturbed(compared) else ""
+        drifting = sum(each.drifts for each in compared)
+        texts = (
+            pairs.disturbance(compared) if pairs.mostly_disturbed(compared) else "",
+            f"{drifting} of {len(compared)} pairs drift" if drifting else "",
+        )
+        return "; ".join(filter(None, texts))
 
     @property
     def sentence(self) -> str:
-        """The verdict with its scope, and whether other programs disturbed at least half of its
-        pairs of slices: ``holds where tested (2 of 4 parts; others: no pair 2)``."""
-        return "; ".join(filter(None, (self._scoped, self.disturbance)))
+        """The verdict with its scope and caveats:
+        ``holds where tested (2 of 4 parts; others: no pair 2)``."""
+        return "; ".join(filter(None, (self._scoped, self.caveats)))
 
     @property
     def _scoped(self) -> str:
@@ -210,7 +215,7 @@ class Judged:
         """The sentence, followed by the reason unless the sentence already contains it."""
         within = "(" in self._scoped and self.verdict in (*terms.AGAINST_SOURCE, terms.NOT_TESTED)
         reason = f": {self.reason}" if self.reason and not within else ""
-        return "; ".join(filter(None, (self._scoped + reason, self.disturbance)))
+        return "; ".join(filter(None, (self._scoped + reason, self.caveats)))
 
 
 def judge(
@@ -411,6 +416,8 @@ def _weaknesses(judged: Judged, study: ClaimBasis, claims: int) -> Iterator[str]
         yield "based on pairs whose A/A pair is not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
         yield "based on a pair with half or more of its pairs of slices disturbed"
+    if any(pair.drifts for _, pair in timed):
+        yield "based on a pair that drifts"
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     if answer == terms.UNDECIDED:
         yield "not clear enough among all claims"

@@ -9,19 +9,24 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
+
+# scipy has no type stubs.
+from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
 from parbench.cell import Training
 from parbench.plan.study_plan import PairGroup
 from parbench.runs.records import PairRun
 from parbench.verdicts import sequential
-from parbench.verdicts.ratios import with_interval
+from parbench.verdicts.ratios import ratio_text, with_interval
 from parbench.verdicts.sequential import HOLDS, Series
-from parbench.verdicts.terms import FAILURES, OK, SHARED_NODES
+from parbench.verdicts.terms import FAILURES, FEWEST, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # of slices, undisturbed, in a restart; if there are fewer, all of them count
 BIASED = 0.01  # alpha of the test whether an A/A pair is biased
+DRIFT = 0.01  # alpha of the test whether the restarts of a pair drift
 EQUAL = 0.05  # the margin within which its two equal sides must agree
 NO_ENERGY = "the energy of its devices was not read"
 PAUSE = timedelta(hours=6)  # between two restarts; a longer one begins another session
@@ -162,7 +167,33 @@ class Compared:
             logs=True,
             cost=float(np.median([each.seconds for each in self.restarts] or [0.0])),
             reasons=self.reasons,
+            drifts=self.drifts,
         )
+
+    @cached_property
+    def _in_order(self) -> list[float]:
+        """The values of the restarts in the order in which they were measured."""
+        return [each.value for each in sorted(self.restarts, key=lambda each: each.started)]
+
+    @cached_property
+    def drifts(self) -> bool:
+        """Whether the values rise or fall with the order of the restarts, by Kendall's rank
+        correlation. Fewer than 5 restarts cannot show it."""
+        if len(self._in_order) < FEWEST:
+            return False
+        correlation = cast(Any, stats.kendalltau)(range(len(self._in_order)), self._in_order)
+        return bool(correlation.pvalue < DRIFT)  # nan if all values are equal
+
+    @property
+    def drift(self) -> str:
+        """How the restarts drift: ``drift: 0.95 in the first half, 1.02 in the second``; empty if
+        they do not."""
+        if not self.drifts:
+            return ""
+        half = len(self._in_order) // 2
+        halves = (self._in_order[:half], self._in_order[-half:])
+        first, second = (ratio_text(math.exp(float(np.mean(values)))) for values in halves)
+        return f"drift: {first} in the first half, {second} in the second"
 
     @property
     def bound(self) -> float:
@@ -240,6 +271,12 @@ def disturbance(compared: Iterable[Compared]) -> str:
     text = f"{disturbed} of {pairs} pairs of slices disturbed by other programs"
     used = using_disturbed(restart for each in compared for restart in each.restarts)
     return (text + f", {used}" * bool(used)) * bool(disturbed)
+
+
+def caveats(compared: Compared) -> str:
+    """Return how many pairs of slices other programs disturbed, and how the restarts drift; empty
+    if neither."""
+    return "; ".join(filter(None, (disturbance([compared]), compared.drift)))
 
 
 def using_disturbed(restarts: Iterable[Restart]) -> str:

@@ -182,7 +182,8 @@ class Series:
     of values in either case);
     ``logs``: whether they are logs of ratios, else numbers or differences as they are; ``cost``:
     seconds that one more takes; ``resolution``: the smallest measurable step; ``reasons``: why some
-    are missing; ``partial``: True if some values are missing, so that no mean is given.
+    are missing; ``partial``: True if some values are missing, so that no mean is given;
+    ``drifts``: whether they rise or fall with time.
     """
 
     values: Mapping[int, float]
@@ -192,6 +193,7 @@ class Series:
     resolution: float = 0.0
     reasons: tuple[str, ...] = ()
     partial: bool = False
+    drifts: bool = False
 
     def shown(self, value: float) -> float:
         """Return a value, or an end of an interval, as a reader sees it."""
@@ -285,6 +287,7 @@ class Series:
             values={n: self.values[n] - other.values[n] for n in shared},
             cost=self.cost + other.cost,
             reasons=tuple(dict.fromkeys([*self.reasons, *other.reasons])),
+            drifts=self.drifts or other.drifts,
         )
 
     def margin(self, share: float) -> Band:
@@ -319,6 +322,8 @@ class Series:
         """Return what it takes for the interval to exclude ``boundaries``."""
         if (found := self.interval()) is None:
             return self.too_few
+        if self.drifts:
+            return f"what it would take is unknown, since the {self.of} drift"
         return outlook(found, boundaries, self.cost, self.of.rstrip("s"), alpha)
 
 

@@ -93,7 +93,7 @@ def _line(measured: MeasuredRestart, one: str, other: str) -> str:
     ratio = (
         f"{one} is {math.exp(measured.restart.value):.3f} times as fast as {other} in this restart"
     )
-    return "; ".join(filter(None, (ratio, pairs.disturbance([compared]))))
+    return "; ".join(filter(None, (ratio, pairs.caveats(compared))))
 
 
 def _out_of_time(found: list[MeasuredRestart], minutes: float) -> str:

@@ -70,13 +70,13 @@ class Result:
                 series.undecided(EQUAL) or self.equal_sides.is_equal or self.equal_sides.biased
             ):
                 sentence += ", but not firm: A beside itself is not shown to be equal"
-        return "; ".join(filter(None, (sentence, pairs.disturbance([self.compared]))))
+        return "; ".join(filter(None, (sentence, pairs.caveats(self.compared))))
 
     @property
     def equality(self) -> str:
         """A sentence with the result of A beside itself and the number of disturbed turns."""
         sentence = self.equal_sides.equality
-        return "; ".join(filter(None, (sentence, pairs.disturbance([self.equal_sides]))))
+        return "; ".join(filter(None, (sentence, pairs.caveats(self.equal_sides))))
 
     @property
     def record(self) -> ProgramComparison:
