@@ -59,10 +59,10 @@ GRADES = (
 )
 FIRM = Term(
     "firm",
-    f"said of a verdict that stays the same if the {_percent(ALPHA)} by which an interval may err "
-    "are divided by the number of claims in the report. It is at the source's own scale, and rests "
-    "on pairs that do not drift, fewer than half of whose pairs of slices were disturbed, and "
-    "whose A/A pairs are equal",
+    f"said of a verdict that stays the same if each interval's {_percent(ALPHA)} probability of "
+    "error is divided by the number of claims in the report. It is at the source's own scale, and "
+    "rests on pairs that do not drift, fewer than half of whose pairs of slices were disturbed, "
+    "and whose A/A pairs are equal",
 )
 DISTURBED_PAIR = Term(
     "disturbed",
@@ -154,9 +154,9 @@ WORK = (
     Term("baseline", "the variant that a speedup is measured against"),
     Term(
         "shared",
-        "said of a cell: other cells ran at the same time on a machine with the same hardware, "
-        "perhaps the same machine, and may have slowed it; of a pair: jobs of others may have run "
-        "on its nodes",
+        "said of a cell: other cells ran at the same time, possibly on the same machine (only its "
+        "hardware is recorded), and may have slowed it; of a pair: jobs of others may have run on "
+        "its nodes",
         ("shared:", terms.SHARED_CELL),
     ),
     Term("min tail", str(Settings.model_fields["min_tail"].description)),
@@ -190,8 +190,8 @@ WORK = (
     ),
     Term(
         "bound",
-        "the most that the devices of a comparison can give: the ratio of their cores or GPUs or, "
-        "if less, what a pipeline, or models side by side, can gain",
+        "the largest gain that the devices of a comparison allow: one side's number of cores or "
+        "GPUs over the other's or, if lower, what a pipeline, or models side by side, can gain",
     ),
     Term("verdict", "how a number compares with its published value, or whether a claim holds"),
     Term(
@@ -210,11 +210,15 @@ WORK = (
     Term(
         "comparison",
         "what a part of a claim rests on: the ratio (of scores, the difference) of two groups that "
-        "are alike in all that the part does not name; of some parts, a ratio over another, or "
-        "the largest of a group's numbers",
+        "are alike in all that the part does not name; for a `contrast`, one such ratio over "
+        "another; for `largest`, the largest component in a group",
     ),
-    Term("direction", "whether a number is above or below, or the same, as claimed"),
-    Term("size", "how large an effect is beside the published one"),
+    Term(
+        "direction",
+        "whether an effect is on the claimed side of no effect (a ratio of 1, a difference of 0) "
+        "or, where two are claimed to be the same, within the margin",
+    ),
+    Term("size", "how large an effect is compared with the published one"),
     Term(
         terms.CANNOT_BE_SHOWN,
         "said of a claim's size: the published one is outside the interval, and beyond the bound "
@@ -222,13 +226,14 @@ WORK = (
     ),
     Term(
         "if the estimate stays",
-        "what a decision would take, if mean and standard deviation stayed as they are: minutes "
-        "by what a restart or seed took here, and in parentheses how many more of them",
+        "what a decision would take if mean and standard deviation do not change: the further "
+        "minutes, by how long restarts or seeds took here, and in parentheses how many more of "
+        "them",
     ),
     Term(
         terms.TOO_CLOSE,
-        f"said of what not even {MOST:,} values would decide, if mean and standard deviation "
-        "stayed as they are",
+        f"said of what not even {MOST:,} values would decide if mean and standard deviation do "
+        "not change",
     ),
     FIRM,
     Term(
@@ -240,7 +245,11 @@ WORK = (
     Term("(✓)", "before a verdict: the claim holds in direction, or in part"),
     # What it rests on.
     Term("certificate", "the record that a strategy computes what eager training does"),
-    Term("stack", "versions of the software, as a folder of lock files: current, paper"),
+    Term(
+        "stack",
+        "versions of the software, as a folder of lock files: current, or paper, which has those "
+        "that the sources used",
+    ),
     Term("deployment", "where a cell's software is: in images, on the host, in a user's Python"),
     Term(
         "image",

@@ -95,10 +95,13 @@ def measured(evidence: Path) -> str:
         "Made from `reports/evidence/*.json` by `parbench.reporting.pages`; do not edit it "
         "([evidence.md](evidence.md) says how it is renewed). Each section is a file of "
         "evidence: the claims that it decides by the current rules, and every comparison in turns, "
-        "with its 95 % interval and the ratio of each restart ([verdicts.md](verdicts.md)). All "
-        "other numbers, such as accuracies and memory, are in `reports/evidence.html`, which "
-        "`snakemake reports/evidence.html` makes without training. Conclusions from these "
-        "numbers are in [findings.md](findings.md).",
+        "with its 95 % interval and the ratio of each restart ([verdicts.md](verdicts.md)). In "
+        "brackets after a machine is a digest of its CPU model, cores, memory and GPU models. "
+        "`gpipe-1-1` has one stage on each of two devices, and `gpipe-2` both on one; `c4` is 4 "
+        "micro-batches, of which `always` recomputes the activations of all, `except-last` of all "
+        "but the last, and `never` of none. All other numbers, such as accuracies and memory, are "
+        "in `reports/evidence.html`, which `snakemake reports/evidence.html` makes without "
+        "training. Conclusions from these numbers are in [findings.md](findings.md).",
         "",
     ]
     for section in report["studies"]:

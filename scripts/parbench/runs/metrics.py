@@ -255,7 +255,8 @@ _ALL = (
         bounded_by_devices=True,
         only_where_measured=True,
         description="the test samples over `inference_seconds`; with Spark, over three jobs after "
-        "two untimed ones; of a stream, the results from the first image to the last commit",
+        "two untimed ones; for a stream, its results divided by the time from the first image to "
+        "the last commit",
     ),
     *SPARK,
     memory(

@@ -24,14 +24,14 @@ SPARK = (
         "Longest task over the median",
         unit="x",
         depends_on_clock=True,
-        description="the time of the longest task of a Spark job over the median",
+        description="the time of the longest task of a Spark job over that of the median one",
     ),
     extra(
         "idle_cores",
         "Cores used by an idle session",
         unit="cores",
         depends_on_clock=True,
-        description="cores that the idle Spark session uses",
+        description="how many cores an idle Spark session keeps busy on average",
     ),
     extra(
         "latency_median_seconds",
@@ -46,33 +46,33 @@ SPARK = (
         "Latency, 95 %",
         unit="s",
         depends_on_clock=True,
-        description="the same latency, which 95 % of the images do not exceed",
+        description="the latency that 95 % of the images do not exceed",
     ),
     extra(
         "latency_p99_seconds",
         "Latency, 99 %",
         unit="s",
         depends_on_clock=True,
-        description="the same latency, which 99 % of the images do not exceed",
+        description="the latency that 99 % of the images do not exceed",
     ),
     extra(
         "instrument_cores",
-        "Cores that producer and counter keep busy",
+        "Cores that producer and reader keep busy",
         unit="cores",
         depends_on_clock=True,
-        description="how many of the stream's cores the producer and the reader of results keep "
-        "busy on average",
+        description="how many of the stream's cores the producer of images and the reader of "
+        "results keep busy on average",
     ),
     extra(
         "backlog",
-        "Images waiting when the last one came",
+        "Images waiting when the last one arrived",
         unit="images",
         depends_on_clock=True,
         description="images of a stream without a result when the last image arrived",
     ),
     extra(
         "delivered_share",
-        "Images that came out once",
+        "Images with exactly one result",
         unit="fraction",
         kind="accuracy",
         higher_is_better=True,
@@ -81,7 +81,7 @@ SPARK = (
     extra("lost", "Images lost", description="images of a stream without a result"),
     extra(
         "doubled",
-        "Images that came out twice",
+        "Images with several results",
         description="images of a stream with more than one result",
     ),
     extra(
@@ -93,7 +93,7 @@ SPARK = (
     extra(
         "kills",
         "Processes killed",
-        description="how many processes of a stream were killed, by its option `kills`",
+        description="how many of a stream's processes its option `kills` killed",
     ),
     extra(
         "driver_memory_mib",
