@@ -14,6 +14,7 @@ from functools import cached_property
 
 from parbench.audit.arithmetic import NO_RUN_GIVES, Certainty, Contradiction
 from parbench.plan.published import Claim, ClaimTest
+from parbench.runs.metrics import label
 from parbench.runs.operator_metrics import PROFILED, is_operator, operator_metric
 from parbench.verdicts import judging, pairs, sequential, terms
 from parbench.verdicts.comparisons import (
@@ -355,18 +356,12 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
         reasons = dict.fromkeys(part.obstacle for part in parts if part.obstacle)
         word = terms.REPORTED if terms.REPORTED in directions else terms.NOT_TESTED
         return word, "; ".join(reasons)
-    outlooks = dict.fromkeys(
-        each.measured.outlook(each.boundaries)
-        for part in judged
-        for each in part.judged
-        if each.verdict == terms.UNDECIDED and each.measured is not None
-    )
     answer = sequential.of_claim([each.at for part in judged for each in part.judged])
     if answer == sequential.FAILS:
         word = terms.HOLDS_IN_PART if terms.AS_CLAIMED in directions else terms.FAILS
-        return word, "; ".join(outlooks)
+        return word, _outlooks(judged)
     if answer == terms.UNDECIDED:
-        return terms.UNDECIDED, "; ".join(outlooks) or _against(judged)
+        return terms.UNDECIDED, _outlooks(judged) or _against(judged)
     sizes = dict.fromkeys(part.size for part in judged)
     others = [f"size {size}" for size in sizes if size not in ("", terms.AS_PUBLISHED)]
     return terms.HOLDS_IN_DIRECTION if others else terms.HOLDS, ", ".join(others)
@@ -383,6 +378,34 @@ def _ruled_out(parts: Collection[JudgedPart]) -> tuple[str, str]:
     denied = len(parts) - len(beyond)
     others = f"; its own numbers deny {denied} of {len(parts)} parts" * bool(denied)
     return terms.IMPOSSIBLE, f"the source's own devices {gain}{others}"
+
+
+def _outlooks(parts: Collection[JudgedPart]) -> str:
+    """Return what it takes to decide the undecided comparisons of ``parts``, which are named where
+    it differs."""
+    subjects_by_outlook: dict[str, list[str]] = {}
+    several = len({part.test.metric for part in parts}) > 1
+    for part in parts:
+        metric = f"{label(part.test.metric)}, " * several
+        for each in part.judged:
+            if each.verdict == terms.UNDECIDED and each.measured is not None:
+                outlook = each.measured.outlook(each.boundaries)
+                subjects_by_outlook.setdefault(outlook, []).append(f"{metric}{_sides(each)}")
+    if len(subjects_by_outlook) == 1:
+        return next(iter(subjects_by_outlook))
+    return "; ".join(
+        f"{' and '.join(dict.fromkeys(subjects))}: {outlook}"
+        for outlook, subjects in subjects_by_outlook.items()
+    )
+
+
+def _sides(each: Comparison) -> str:
+    """Return what is compared: ``swin eager over ddp``."""
+    return ", against ".join(
+        f"{over.model} {over.variant} over "
+        f"{f'{under.model} ' * (over.model != under.model)}{under.variant}"
+        for over, under in ((ratio.over, ratio.under) for ratio in each.ratios)
+    )
 
 
 def _against(parts: Collection[JudgedPart]) -> str:
