@@ -386,7 +386,7 @@ def _outlooks(parts: Collection[JudgedPart]) -> str:
     subjects_by_outlook: dict[str, list[str]] = {}
     several = len({part.test.metric for part in parts}) > 1
     for part in parts:
-        metric = f"{label(part.test.metric)}, " * several
+        metric = f"{label(part.test.metric)} of " * several
         for each in part.judged:
             if each.verdict == terms.UNDECIDED and each.measured is not None:
                 outlook = each.measured.outlook(each.boundaries)
