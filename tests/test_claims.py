@@ -194,7 +194,7 @@ def test_a_model_that_failed_does_not_drop_out_of_a_claim_that_names_none():
     groups = (EAGER, group("ddp", CPU2, 60), group("eager", CPU1, model="b"), failed)
     made = judged(SMALLER, *groups)
     failure = "failed here: out of memory in 4 of 4 seeds of ddp"
-    assert made.sentence == f"holds where tested (1 of 2 comparisons; others: {failure} 1)"
+    assert made.sentence == f"holds where tested (1 of 2 comparisons: net; others: {failure} 1)"
 
 
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
@@ -294,23 +294,38 @@ LACKING = two("d", 60, not_run="needs 2x A100")
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        ("a", "holds"),
-        ("ad", "holds where tested (1 of 2 parts; others: needs 2x A100 1)"),
-        ("ac", "holds in part (1 as claimed, 1 opposite of 2 parts)"),
-        ("acd", "holds in part (1 as claimed, 1 opposite of 3 parts; others: needs 2x A100 1)"),
-        ("bc", "does not hold (all 2 parts)"),
-        ("cd", "does not hold where tested (1 of 2 parts; others: needs 2x A100 1)"),
+        ("a", "holds (1 comparison: a)"),
+        ("ad", "holds where tested (1 of 2 parts: a; others: needs 2x A100 1)"),
+        ("ac", "holds in part (1 as claimed, 1 opposite of 2 parts, 2 models)"),
+        (
+            "acd",
+            "holds in part (1 as claimed, 1 opposite of 3 parts, 2 models; "
+            "others: needs 2x A100 1)",
+        ),
+        ("bc", "does not hold (2 comparisons of 2 models)"),
+        ("cd", "does not hold where tested (1 of 2 parts: c; others: needs 2x A100 1)"),
         ("d", "not tested here (needs 2x A100 1)"),
-        ("af", "undecided (1 as claimed, 1 undecided of 2 parts)"),
-        ("f", "undecided"),
-        ("fd", "undecided (1 of 2 parts; others: needs 2x A100 1)"),
-        ("ae", "holds where tested (1 of 2 parts; others: no cells 1)"),
+        ("af", "undecided (1 as claimed, 1 undecided of 2 parts, 2 models)"),
+        ("f", "undecided (1 comparison: f)"),
+        ("fd", "undecided (1 of 2 parts: f; others: needs 2x A100 1)"),
+        ("ae", "holds where tested (1 of 2 parts: a; others: no cells 1)"),
     ],
 )
 def test_a_claim_is_what_its_parts_say_with_their_coverage(models, sentence):
     claim = parted(*({"model": model} for model in models))
     made = judged(claim, *GOOD, *LEVEL, *BAD, *LACKING, *OPEN)
     assert made.sentence == sentence
+
+
+def test_a_verdict_says_on_how_many_comparisons_of_which_models_it_rests():
+    several = [*GOOD, group("eager", CPU1, model="a", training={"global_batch": 16})]
+    several.append(group("ddp", CPU2, 60, model="a", training={"global_batch": 16}))
+    assert judged(SMALLER, *several).sentence == "holds (2 comparisons: a)"
+    several += two("b", 60)
+    assert judged(SMALLER, *several).sentence == "holds (3 comparisons of 2 models)"
+    across = ratio({"model": "a"}, {"model": "g"}, ">", MEMORY)
+    made = judged(across, group("eager", CPU1, model="a"), group("eager", CPU1, 60, model="g"))
+    assert made.sentence == "holds (1 comparison: a over g)"
 
 
 def test_the_headline_counts_each_reason_of_an_untested_claim_once():
@@ -781,10 +796,9 @@ def test_a_verdict_on_a_pair_that_drifts_is_not_firm():
 def test_a_verdict_says_where_most_of_its_turns_were_disturbed(disturbed, told):
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, disturbed=disturbed))
     assert made.verdict == terms.HOLDS
-    assert (made.sentence == "holds") if not told else (told in made.sentence)
-    assert (
-        (made.sentence_with_reason == "holds") if not told else (told in made.sentence_with_reason)
-    )
+    for sentence in (made.sentence, made.sentence_with_reason):
+        assert sentence.startswith("holds (1 comparison: net)")
+        assert ("disturbed" in sentence, told in sentence) == (bool(told), True)
 
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():
@@ -828,7 +842,9 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     made = data["claims"]
     (_, figure) = made["figure"]["parts"]  # after the key
     failure = "failed here: out of memory in 1 of 1 restarts"
-    sentence = f"holds in direction where tested (2 of 3 comparisons; others: {failure} 1)"
+    sentence = (
+        f"holds in direction where tested (2 of 3 comparisons, 2 models; others: {failure} 1)"
+    )
     assert f"Claim 1, {sentence}: Two are faster than one." in figure["alt"]
     reproduced = r"resnet18: as claimed, larger than published, 1\.6\d \(1\.\d+ to 1\.\d+\)"
     assert re.search(f"{reproduced}, published 1.50", figure["alt"])
@@ -943,7 +959,9 @@ def test_evidence_of_several_machines_is_a_matrix(tmp_path):
     here, there = sorted(found)
     assert here.endswith("[0123456789ab]: other hardware")
     assert there.endswith("[ffffffffffff]: other hardware")
-    assert (found[here], found[there]) == (terms.HOLDS, terms.FAILS)
+    rests = "(1 comparison: {})".format
+    assert found[here] == f"{terms.HOLDS} {rests('here')}"
+    assert found[there] == f"{terms.FAILS} {rests('there')}"
     html, _ = render(data)
     assert html.index('id="t-matrix"') < html.index('id="f-claims"')
 

@@ -147,14 +147,29 @@ class Judged:
 
     @property
     def coverage(self) -> str:
-        """How many parts, or comparisons of parts with several, were measured, and what kept the
-        others from it: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty if there is only
-        one."""
+        """What the verdict rests on: ``1 comparison: vit``, ``3 comparisons of 2 models``; or how
+        many parts, or comparisons of parts with several, were measured, of which models, and what
+        kept the others from it: ``2 of 4 parts: vit; others: no pair 1, needs 2x A100 1``. Empty
+        without parts."""
         total, measured = len(self.obstacles), sum(not obstacle for obstacle in self.obstacles)
-        noun = "part" if total == len(self.parts) else "comparison"
-        if measured == total:
-            return f"all {measured} {noun}s" if measured > 1 else ""
-        return f"{measured} of {total} {noun}{'s' * (total != 1)}; others: {self._others}"
+        if measured < total:
+            counted = f"{measured} of {self._counted(total)}{self._models * bool(measured)}"
+            return f"{counted}; others: {self._others}"
+        models = self._models.replace(", ", " of ")
+        return f"{_number(measured, 'comparison')}{models}" * bool(measured)
+
+    def _counted(self, total: int) -> str:
+        """Return the ``total`` of parts or, where a part has several, of comparisons."""
+        return _number(total, "part" if total == len(self.parts) else "comparison")
+
+    @property
+    def _models(self) -> str:
+        """The models that were measured: ``: vit`` or ``, 2 models``."""
+        parts = [part for part in self.parts if not part.against_source]
+        found = [each for part in parts for each in part.comparisons if not each.obstacle]
+        models = dict.fromkeys(side.model for each in found for side in each.groups)
+        shown = " over ".join(models) if len(found) == 1 or len(models) == 1 else ""
+        return f": {shown}" if shown else f", {_number(len(models), 'model')}"
 
     @property
     def _others(self) -> str:
@@ -163,19 +178,19 @@ class Judged:
 
     @property
     def _directions(self) -> str:
-        """How many parts, or comparisons, came out how: ``4 as claimed, 2 undecided of 6 parts``;
-        empty if there is only one, or all are undecided."""
+        """How many parts, or comparisons, came out how: ``4 as claimed, 2 undecided of 6 parts, 2
+        models``; empty if there is only one, or all are undecided."""
         parts = [part for part in self.parts if not part.against_source and part.judged]
-        noun, found = "part", [part.direction for part in parts]
+        found = [part.direction for part in parts]
         if len(self.obstacles) != len(self.parts):
-            noun, found = "comparison", [each.verdict for part in parts for each in part.judged]
+            found = [each.verdict for part in parts for each in part.judged]
         counts = Counter(found)
         counted = ", ".join(f"{counts[word]} {word}" for word in terms.DIRECTIONS if counts[word])
         others = f"; others: {self._others}" * any(self.obstacles)
         total = len(self.obstacles)
         if set(found) == {terms.UNDECIDED}:  # the verdict already says so
             return ""
-        return f"{counted} of {total} {noun}s{others}" if total > 1 else ""
+        return f"{counted} of {self._counted(total)}{self._models}{others}" if total > 1 else ""
 
     @property
     def caveats(self) -> str:
@@ -219,6 +234,10 @@ class Judged:
         return "; ".join(filter(None, (self._scoped + reason, self.caveats)))
 
 
+def _number(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def judge(
     claims: Mapping[str, Claim],
     studies: Collection[ClaimBasis],
@@ -253,7 +272,7 @@ def _judged(name: str, claim: Claim, study: ClaimBasis, found: Collection[Contra
     )
     verdict, reason = _verdict(parts) if parts else _by_audit(claim, found)
     comparisons = [each for part in parts for each in part.comparisons]
-    groups = [side for each in comparisons for side in (*each.sides, each.group) if side]
+    groups = [group for each in comparisons for group in each.groups]
     machines = machines_of(groups)
     grade = _grade(groups or study.groups, study)
     return Judged(name, claim, study.name, parts, verdict, reason, grade, machines)

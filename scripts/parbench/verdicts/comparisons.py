@@ -162,6 +162,11 @@ class Comparison:
         return [side for ratio in self.ratios for side in (ratio.over, ratio.under)]
 
     @property
+    def groups(self) -> list[Group]:
+        """All groups in the comparison, or the only one."""
+        return self.sides if self.group is None else [self.group]
+
+    @property
     def awaits_results(self) -> bool:
         """Whether missing results are the only reason why it is not measured."""
         return self.verdict == terms.NOT_MEASURED and self.reasons == (terms.NO_VALUES,)

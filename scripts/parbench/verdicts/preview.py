@@ -210,7 +210,7 @@ def _claims(plan: Plan, name: str, not_run: Mapping[str, str]) -> Iterator[str]:
 
 def _needed(not_run: Mapping[str, str], each: Comparison) -> list[Group]:
     """Return the groups that must run for a comparison to be decided."""
-    groups = list(each.sides or ([each.group] if each.group else []))
+    groups = each.groups
     if _by_pairs(each):
         return [group for group in groups if not _alone(not_run, group)]
     return groups
