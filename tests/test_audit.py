@@ -170,3 +170,14 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     made = checks.of_claims(Claims(claims).root, rows_of(path), checks.DatasetAssumptions())
     assert [finding.check for finding in made] == finds
     assert all(finding.part == ("mine", 0) and finding.lines for finding in made)
+
+
+def test_a_bound_that_a_claim_states_is_given_with_its_reason(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text(f"{HEAD}\npaper,Table 1,net,{ONE}")
+    made = checks.of_claims(
+        Claims(claim(*FASTER, size=3, bound=1, note="Each stays on one device.")).root,
+        rows_of(path),
+        checks.DatasetAssumptions(),
+    )
+    assert made[0].says.endswith("own devices allow at most 1: Each stays on one device.")

@@ -691,6 +691,31 @@ def test_what_only_our_devices_cannot_give_is_no_size():
     assert "at most 2.00" in made.comparisons[0].reasons[-1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "at most 2.00"),
+        (
+            {"members": [EAGER.id]},
+            "at most 1.74, the sum of the models' times here over the longest",
+        ),
+        (
+            {"work": DDP.work.model_copy(update={"pipeline_bound": 1.6})},
+            "at most 1.60, the most that its pipeline of micro-batches can gain",
+        ),
+    ],
+)
+def test_what_bounds_a_size_here_is_told_apart_from_what_bounds_the_source(changes, why):
+    sides = {"strategy": "eager"}, {"strategy": "ddp", "devices": 2}
+    eager = EAGER.model_copy(update={"members": changes.get("members", [])})
+    metric = "total_seconds" if "members" in changes else "train_seconds"
+    test = ratio(*sides, metric=metric, size=14.3)
+    made = judged(test, eager, turns(DDP.model_copy(update=changes), eager, *FAST, bound=1.74))
+    assert made.reason == "the source's own devices give at most 2 times for the same work"
+    (reason,) = made.comparisons[0].reasons
+    assert reason == f"published 14.3, beyond what can be reached here: {why}"
+
+
 def test_what_the_sources_own_numbers_deny_is_contradicted_and_not_impossible():
     rows = ["net,eager,,X,1,1,,train_seconds,100,s", "net,ddp,,X,1,2,,train_seconds,125,s"]
     told = {"published": {"model": "net", "strategy": "eager"}}, {"published": {"strategy": "ddp"}}

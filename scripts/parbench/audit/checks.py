@@ -182,6 +182,8 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
         f"{part[0]} claims a factor of {' to '.join(f'{size:.3g}' for size in sorted(sizes))} by "
         f"{test.metric}; the source's own devices allow at most {test.most:g}"
     )
+    if test.bound is not None and test.note:
+        says += f": {test.note}"
     yield Contradiction(arithmetic.PROMISED, Certainty.LIKELY, study, says, lines, part)
 
 

@@ -191,7 +191,9 @@ WORK = (
     Term(
         "bound",
         "the largest gain that the devices of a comparison allow: one side's number of cores or "
-        "GPUs over the other's or, if lower, what a pipeline, or models side by side, can gain",
+        "GPUs over the other's or, if lower, what a pipeline, or models side by side, can gain. "
+        "The report draws that of the devices here; that of the source's, beyond which a claim is "
+        "impossible, may differ",
     ),
     Term("verdict", "how a number compares with its published value, or whether a claim holds"),
     Term(

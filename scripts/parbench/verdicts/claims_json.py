@@ -241,7 +241,7 @@ def _numbers(each: ComparisonEntry) -> str:
     if published:
         word = published if isinstance(published, str) else range_text(published, "{:g}".format)
         text += f", published {word}"
-    return text
+    return text if each["bound"] is None else f"{text}, bound here {each['bound']:.3g}"
 
 
 def range_text(ends: Sequence[float | None], text: Callable[[float], str]) -> str:

@@ -257,6 +257,18 @@ class Group(PlannedGroup):
         return self.training.global_batch
 
 
+def why_below_devices(one: Group, other: Group) -> str:
+    """Return what bounds the speedup between two groups below the ratio of their devices; empty if
+    nothing does."""
+    fast, slow = (one, other) if one.cores > other.cores else (other, one)
+    most = fast.at_most_faster(slow)
+    if most == fast.most_by_devices(slow):
+        return ""
+    if most == fast.work.pipeline_bound:
+        return "the most that its pipeline of micro-batches can gain"
+    return "the sum of the models' times here over the longest"
+
+
 def relative_epochs(group: Group, baseline: Group) -> float:
     """Return the group's epochs over the baseline's, or 1 if either trains only some steps of each.
 
