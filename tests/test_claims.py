@@ -800,12 +800,12 @@ def test_all_reasons_against_firmness_are_given():
 def test_a_pair_that_drifts_is_called_so_and_forecasts_nothing():
     rising = (0.88, 0.98, 0.98, 0.99, 0.87, 0.97, 1.02, 1.01, 1.02, 1.01, 1.03, 1.02)
     made = judged(FASTER, EAGER, turns(DDP, EAGER, *rising))
-    assert made.sentence == "undecided; 1 of 1 pairs drift"
+    assert made.sentence == "undecided (1 comparison: net); 1 of 1 pairs drift"
     assert made.reason == "what it would take is unknown, since the restarts drift"
     (drifting,) = made.comparisons[0].ratios
     assert drifting.pair.drift == "drift: 0.94 in the first half, 1.02 in the second"
     mixed = judged(FASTER, EAGER, turns(DDP, EAGER, *rising[::2], *rising[::-2]))
-    assert mixed.sentence == "undecided"
+    assert mixed.sentence == "undecided (1 comparison: net)"
     assert mixed.reason.endswith("if the estimate stays")
 
 
