@@ -758,7 +758,7 @@ VOUCHED = (1.001, 0.999, 1.001, 0.999)
     ("ddp", "weakness"),
     [
         (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED), ""),
-        (turns(DDP, EAGER, *FAST), "A/A pair is not shown to be equal"),  # there are none
+        (turns(DDP, EAGER, *FAST), "no A/A pair of training on 2 CPU cores"),
         (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED[:3]), "A/A pair is not shown"),
         (turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED), "slices disturbed"),
         (
@@ -770,9 +770,23 @@ VOUCHED = (1.001, 0.999, 1.001, 0.999)
     ],
 )
 def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, weakness):
-    made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, ddp)
+    eager = turns(EAGER, EAGER, *VOUCHED)
+    made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), eager, ddp)
     assert weakness in made.weakness
     assert made.firm == (weakness == "")
+
+
+def test_each_side_of_a_pair_needs_equal_sides_on_as_many_devices():
+    both = turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED)
+    on_one = "no A/A pair of training on 1 CPU core"
+    assert judged(FASTER, EAGER, both).weakness == on_one
+    predicting = turns(EAGER, EAGER, *VOUCHED, kind="predicting")
+    assert judged(FASTER, predicting, both).weakness == on_one
+    eager = turns(EAGER, EAGER, *VOUCHED)
+    assert judged(FASTER, eager, both).firm
+    made = judged(FASTER, eager, turns(DDP, EAGER, *FAST))
+    told = "none is firm: no A/A pair of training on 2 CPU cores (1)."
+    assert told in claim_headline.headline([made])
 
 
 def test_claims_of_the_same_source_that_no_study_tests_are_counted(tmp_path):
@@ -812,7 +826,9 @@ def test_a_pair_that_drifts_is_called_so_and_forecasts_nothing():
 def test_a_verdict_on_a_pair_that_drifts_is_not_firm():
     rising = (1.41, 1.42, 1.43, 1.44, 1.45, 1.46)
     ddp = turns(turns(DDP, EAGER, *rising), DDP, *VOUCHED)
-    assert judged(FASTER, EAGER, ddp).weakness == "based on a pair that drifts"
+    assert (
+        judged(FASTER, turns(EAGER, EAGER, *VOUCHED), ddp).weakness == "based on a pair that drifts"
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_every_cell_learns(quickstart, metrics):
     groups = plan["groups"]
     measured = [*groups, *plan["pairs"]]
     runnable = [cell for each in measured if not each["not_run"] for cell in each["cells"]]
-    assert (len(groups), len(plan["pairs"])) == (11, 7)
+    assert (len(groups), len(plan["pairs"])) == (11, 8)
     assert set(runnable) == set(metrics)
     # Only Horovod may be missing, where it cannot be compiled.
     assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])

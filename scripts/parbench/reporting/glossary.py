@@ -62,7 +62,7 @@ FIRM = Term(
     f"said of a verdict that stays the same if each interval's {_percent(ALPHA)} probability of "
     "error is divided by the number of claims in the report. It is at the source's own scale, and "
     "rests on pairs that do not drift, fewer than half of whose pairs of slices were disturbed, "
-    "and whose A/A pairs are equal",
+    "and for each of whose sides there is an A/A pair that is equal",
 )
 DISTURBED_PAIR = Term(
     "disturbed",
@@ -137,8 +137,10 @@ WORK = (
     Term(
         "A/A pair (equal sides)",
         "a pair of a group with itself, which must come out equal; it shows whether pairs of its "
-        "kind (training, its energy or inference; devices, threads, nodes) can be trusted. It is "
-        f"biased, not checked, or equal: shown to be equal within {_percent(EQUAL)}",
+        "kind can be trusted, those that measure the same (training, its energy or inference) and "
+        "have a side on the same kind and number of devices, threads and nodes. A pair whose sides "
+        "differ in these needs one for each side. It is biased, not checked, or equal: shown to be "
+        f"equal within {_percent(EQUAL)}",
         ("A/A", "equal sides"),
     ),
     Term(

@@ -8,7 +8,7 @@ Cells of two studies, and so of two machines or scales, are never judged togethe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,18 +21,19 @@ from parbench.verdicts.comparisons import (
     ClaimBasis,
     Comparison,
     Largest,
-    Ratio,
     always,
     measuring,
     of_two_groups,
     untested,
 )
-from parbench.verdicts.controls import control_pairs
-from parbench.verdicts.groups import Group, machines_of
+from parbench.verdicts.controls import control_pairs, sides_without_controls
+from parbench.verdicts.groups import Group, Kind, machines_of
 from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
 DENIES = "its own numbers deny it"
+# What pairs of each kind measure.
+KINDS: dict[Kind, str] = {"training": "training", "energy": "energy", "predicting": "inference"}
 NOT_DECIDED = "neither held nor refuted by what was measured here"  # and therefore not firm
 # If none of a part's comparisons is judged, the part gets the first of these words that any has.
 WORST_FIRST = (terms.FAILED_HERE, terms.NO_PAIR, terms.NOT_COMPARABLE, terms.NOT_RUN)
@@ -454,7 +455,14 @@ def _weaknesses(judged: Judged, study: ClaimBasis, claims: int) -> Iterator[str]
     if not all(each.ratios for each in tested):
         yield "based on the largest component, which has no interval"
     timed = [(ratio, ratio.pair) for each in tested for ratio in each.ratios if ratio.pair]
-    if not all(_has_controls(ratio, study.groups) for ratio, _ in timed):
+    kinds = [ratio.sides_and_kind for ratio, _ in timed]
+    yield from dict.fromkeys(
+        f"no A/A pair of {KINDS[kind]} on {side.describe_hardware()}"
+        for sides, kind in kinds
+        for side in sides_without_controls(study.groups, sides, kind)
+    )
+    controls = (pair for each in kinds for _, pair in control_pairs(study.groups, *each))
+    if not all(pair.is_equal for pair in controls):
         yield "based on pairs whose A/A pair is not shown to be equal"
     if any(pairs.mostly_disturbed([pair]) for _, pair in timed):
         yield "based on a pair with half or more of its pairs of slices disturbed"
@@ -463,12 +471,6 @@ def _weaknesses(judged: Judged, study: ClaimBasis, claims: int) -> Iterator[str]
     answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
     if answer == terms.UNDECIDED:
         yield "not clear enough among all claims"
-
-
-def _has_controls(ratio: Ratio, groups: Iterable[Group]) -> bool:
-    """Return whether there are A/A pairs of a pair's kind, and all are shown to be equal."""
-    equal = [pair for _, pair in control_pairs(groups, *ratio.sides_and_kind)]
-    return bool(equal) and all(pair.is_equal for pair in equal)
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:

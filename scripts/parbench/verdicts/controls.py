@@ -64,17 +64,26 @@ def control_pairs(
     (``kind``: training, its energy or predicting) on the same kind and number of devices, threads
     and nodes as one of ``sides``."""
 
-    def devices(group: Group) -> tuple[str, int, int, int]:
-        hardware = group.hardware
-        return hardware.device, hardware.devices, hardware.threads, hardware.nodes
-
-    devices_of_sides = set(map(devices, sides))
+    devices_of_sides = set(map(_devices, sides))
     found: list[tuple[Group, Compared]] = []
     for group in groups:
         equal = group.in_turns.of(kind).get(group.id)
-        if equal is not None and devices(group) in devices_of_sides:
+        if equal is not None and _devices(group) in devices_of_sides:
             found.append((group, equal))
     return found
+
+
+def _devices(group: Group) -> tuple[str, int, int, int]:
+    hardware = group.hardware
+    return hardware.device, hardware.devices, hardware.threads, hardware.nodes
+
+
+def sides_without_controls(
+    groups: Iterable[Group], sides: tuple[Group, Group], kind: Kind
+) -> list[Group]:
+    """Return the ``sides`` of a pair on whose devices no A/A pair measures the same (``kind``)."""
+    known = {_devices(group) for group, _ in control_pairs(groups, sides, kind)}
+    return [side for side in sides if _devices(side) not in known]
 
 
 def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], kind: Kind) -> str:
