@@ -131,16 +131,16 @@ def test_a_network_that_must_know_the_image_size_is_given_it():
     [
         (
             "torchvision/resnet43: {}",
-            "models: unknown value 'torchvision/resnet43'; did you mean 'resnet34'?",
+            "models: unknown name 'torchvision/resnet43'; did you mean 'resnet34'?",
         ),
         (
             "timm/no-such-thing: {}",
-            "own-study.yaml: models: unknown value 'timm/no-such-thing'; timm.list_models() lists",
+            "own-study.yaml: models: unknown name 'timm/no-such-thing'; timm.list_models() lists",
         ),
-        ("keras/resnet50: {}", "own-study.yaml: models: unknown value 'keras/resnet50'; "),
+        ("keras/resnet50: {}", "own-study.yaml: models: unknown name 'keras/resnet50'; "),
         (
             "file/mine: {}",
-            "own-study.yaml: models: unknown value 'file/mine'; name a model file of ",
+            "own-study.yaml: models: unknown name 'file/mine'; name a model file of ",
         ),
         (
             "torchvision/inception_v3: {}",

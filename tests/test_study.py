@@ -123,8 +123,8 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [
-        ("model: swinn", "theirs-faster: model: unknown value 'swinn'; did you mean 'swin'?"),
-        ("options: {bucket_cap: 3}", "theirs-faster: options: unknown value 'bucket_cap'; did you"),
+        ("model: swinn", "theirs-faster: model: unknown name 'swinn'; did you mean 'swin'?"),
+        ("options: {bucket_cap: 3}", "theirs-faster: options: unknown name 'bucket_cap'; did you"),
         ("settings: {memory_format: chanels_last}", "memory_format: unknown value 'chanels_last'"),
         ("settings: {memory_fromat: x}", "unknown key 'memory_fromat' (value 'x'); did you mean"),
     ],

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from parbench.printable import printable
 
+TEXT = "should be text"  # ends the message on a value of another type
+
 
 def brief(text: str, most: int = 80) -> str:
     """Return ``text`` for a message: on one line, at most ``most`` characters long."""
@@ -27,5 +29,6 @@ def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
 def plain(message: str) -> str:
     """Return a message of pydantic's without its technical terms."""
     text = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
+    text = text.replace("should be a valid string", TEXT)
     text = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
     return re.sub(r" after validation, not \d+$", "", text)

@@ -207,7 +207,7 @@ def counters(accelerators: list[torch.device]) -> np.ndarray:
     def total(read: Callable[[Any], float]) -> float:
         try:
             return sum(map(read, cards))
-        except pynvml.NVMLError:  # old GPUs and slices of one (MIG) lack the counter
+        except pynvml.NVMLError:  # old GPUs and MIG instances lack the counter
             return math.nan
 
     try:

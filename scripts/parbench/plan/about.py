@@ -1,4 +1,4 @@
-"""Build the parts of a study's plan other than its groups: title and settings, rows for several
+"""Build what a study's plan has besides its groups: title and settings, rows for several
 models together, and differences from the study at published scale."""
 
 from __future__ import annotations
@@ -82,11 +82,15 @@ def together(
 
 
 def _check_alike(members: list[PlannedGroup], where: str, variant: str) -> None:
-    for key in ("training", "dataset"):
-        if any(getattr(member, key) != getattr(members[0], key) for member in members):
+    first, *others = members
+    settings = asdict(first.training) | asdict(first.dataset)
+    for other in others:
+        own = asdict(other.training) | asdict(other.dataset)
+        if differing := [key for key in settings if own[key] != settings[key]]:
             raise ParbenchError(
-                f"{where}: its models have different settings ({key}, variant {variant}): their "
-                "times cannot be added up; give them the same settings"
+                f"{where}: the models {first.model} and {other.model} differ in the setting "
+                f"`{differing[0]}` (variant {variant}), so their times cannot be added up; give "
+                "them the same"
             )
 
 

@@ -110,7 +110,7 @@ def checked(layers: ConfigLayers) -> Config:
     locks = places.ROOT / "containers" / "locks"
     stacks = [path.name for path in locks.iterdir() if path.is_dir()]
     if (stack := result.stack) not in stacks:
-        raise result.error(["stack"], unknown_value(stack, stacks))
+        raise result.error(["stack"], unknown_value(stack, stacks, "name"))
     return result
 
 
@@ -127,8 +127,8 @@ def _explained(layers: ConfigLayers, config: YamlMapping, error: pydantic.Valida
     if mistake.wrong_key and len(keys) == 3 and keys[0] == "datasets" and changes_kind:
         return (
             f"{of_kind.name}: {dotted(kind)}: value {words_of(value_at(config, kind))} does not "
-            f"fit: the entry keeps {mistake.wrong_key!r} of {of_key.name}, which this kind does "
-            "not have; give the dataset a name of its own"
+            f"fit: the key `{mistake.wrong_key}` still comes from the entry in {of_key.name}, and "
+            "this kind has no such key; use a new name for this dataset"
         )
     return in_file(mistake, of_key.file) if of_key.file else f"{of_key.name}: {mistake}"
 

@@ -91,13 +91,13 @@ def merged(base: YamlMapping, change: YamlMapping) -> YamlMapping:
 
 def value_at(value: Yaml, keys: Sequence[Key]) -> Yaml:
     """Return the value that the keys and indices ``keys`` lead to; raise LookupError if none is."""
-    for part in keys:
+    for key in keys:
         if isinstance(value, dict):
-            value = value[str(part)]
+            value = value[str(key)]
         elif isinstance(value, list):
-            value = value[int(part)]
+            value = value[int(key)]
         else:
-            raise KeyError(part)
+            raise KeyError(key)
     return value
 
 
@@ -116,7 +116,7 @@ def _without(content: YamlMapping, keys: Keys) -> YamlMapping:
     """Return ``content`` without the value at ``keys``, which it has."""
     key, *below = keys
     value = content[str(key)]
-    rest = {other: part for other, part in content.items() if other != key}
+    rest = {other: kept for other, kept in content.items() if other != key}
     if below and isinstance(value, dict):
         rest[str(key)] = _without(value, tuple(below))
     return rest

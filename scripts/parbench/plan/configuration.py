@@ -35,7 +35,7 @@ from parbench.plan.strict_model import (
     StrictModel,
     Whole,
     explained,
-    stated_part,
+    with_optional_fields,
     wrong,
 )
 from parbench.plan.yaml_file import Key, Yaml, dotted, missing_key, unknown_value, words_of
@@ -127,8 +127,8 @@ class Nodes(StrictModel):
 
     interface: Annotated[str, Form("^[A-Za-z0-9_.:-]+$", "the name of an interface")] | None = (
         Field(
-            description="network interface between nodes, such as ib0; null: the one of the node's "
-            "name"
+            description="network interface between nodes, such as ib0; null: the one "
+            "through which the first node's host name is reached"
         )
     )
     connect_seconds: Seconds = Field(
@@ -149,7 +149,10 @@ class Slurm(StrictModel):
         description="how GPUs are requested at this site: gpu (--gpus-per-node=...) or gres "
         "(--gres=gpu:...)"
     )
-    memory_mib: Whole = Field(description="memory of a node in MiB, for each device of the cell")
+    memory_mib: Whole = Field(
+        description="memory to request in MiB per device: a node gets this times its number of "
+        "devices"
+    )
     minutes: Annotated[int, Field(ge=1, le=365 * 24 * 60)] | None = Field(
         description="walltime of a cell in minutes; null: from earlier runs, or from the size of "
         "the cell"
@@ -201,7 +204,7 @@ class StatedMachine(StrictModel):
     )
 
 
-class HardwareSlurm(stated_part(Slurm)):
+class HardwareSlurm(with_optional_fields(Slurm)):
     """How cells on one entry of `hardware` become Slurm jobs, where this differs from `slurm`."""
 
 

@@ -30,14 +30,16 @@ FUSED_ON_CUDA = {"adamw": "2.0", "sgd": "2.3"}
 FUSED_ELSEWHERE = "2.4"
 
 
-def known(key: str, name: str, names: Iterable[str], where: str, own: str = "") -> None:
+def known(
+    key: str, name: str, names: Iterable[str], where: str, own: str = "", what: str = "name"
+) -> None:
     """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``.
 
-    ``own``: how a user adds one, for the message.
+    For the message: ``own``, how a user adds one; ``what`` it names.
     """
     names = list(names)
     if name not in names:
-        sentence = unknown_value(name, names)
+        sentence = unknown_value(name, names, what)
         raise ParbenchError(f"{where}: {key}: {sentence}{own and f' ({own})'}")
 
 
@@ -54,7 +56,7 @@ def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> 
         if network not in (names := library.names()):
             near = nearest(network, names, listed=False)
             raise ParbenchError(
-                f"{where}: {key}: unknown value {brief(name)!r}{near or f'; {library.LISTED}'}"
+                f"{where}: {key}: unknown name {brief(name)!r}{near or f'; {library.LISTED}'}"
             )
 
 
@@ -117,7 +119,8 @@ def checked_claims() -> tuple[dict[str, Claim], list[Published]]:
     for path, claims in by_file.items():
         for name, claim in claims.items():
             if claim.citation is None:
-                known(f"{name}.study", claim.study, sources, str(path))
+                unlisted = "no file of published values has it in the column `study`"
+                known(f"{name}.study", claim.study, sources, str(path), unlisted, "source")
             for test in claim.tests:
                 selections = (test.about, test.numerator, test.denominator, *(test.contrast or ()))
                 for cells in filter(None, selections):
@@ -162,8 +165,9 @@ def check_selections(
         if own and selections and not found:
             stated = words_of(entry.published)
             raise ParbenchError(
-                f"{where}: variants.{variant}.published: {stated} selects no row of "
-                f"{study.published!r} for any of its models; correct it, or remove it"
+                f"{where}: variants.{variant}.published: {stated} matches no "
+                f"published row of the source {study.published!r} for any model of this variant; "
+                "correct it, or remove it"
             )
 
 
@@ -179,8 +183,8 @@ def _check_other(study: Study, variant: str, key: str, where: str) -> None:
     for model in study.trained(variant):
         if model not in study.trained(other):
             raise ParbenchError(
-                f"{where}: {other} does not train the model {model}; add it to the `models` "
-                "of that variant, or leave it out here"
+                f"{where}: {other} does not train the model {model}; add {model} to the `models` "
+                f"of {other}, or leave it out of those of {variant}"
             )
 
 
@@ -267,8 +271,8 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     training = cell.training
     if cell.trained_by is not None and training.steps is not None:
         yield (
-            f"steps {training.steps} cannot be combined with trained_by, which predicts the whole "
-            "test set; remove steps, and set test_samples instead"
+            f"steps {training.steps} cannot be combined with trained_by: such a variant predicts "
+            "the whole test set; remove steps, and set test_samples instead"
         )
     if cell.trained_by is not None and training.profile != "none":
         yield (
@@ -308,7 +312,7 @@ def _schedule_problems(training: Training) -> Iterator[str]:
     stated, name = list(training.learning_rate_steps), training.schedule
     if (name == "step") != bool(stated):
         yield (
-            f"schedule {name} and learning_rate_steps {stated}: schedule step needs the epochs "
+            f"schedule {name} and learning_rate_steps {stated}: `schedule: step` needs the epochs "
             "after which the rate falls, and no other schedule takes them; set both or neither"
         )
     if stated != sorted(set(stated)) or any(epoch >= training.epochs for epoch in stated):
@@ -317,7 +321,7 @@ def _schedule_problems(training: Training) -> Iterator[str]:
             f"{training.epochs}"
         )
     if name != "step" and training.learning_rate_factor != Training.learning_rate_factor:
-        yield f"learning_rate_factor applies to schedule step only, not {name}; remove it"
+        yield f"learning_rate_factor applies to `schedule: step` only, not {name}; remove it"
     warmup = training.learning_rate_warmup
     if warmup >= training.epochs or any(epoch <= warmup for epoch in stated):
         yield (

@@ -42,29 +42,32 @@ _LIMITS = {
 _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
-def _annotation(part: OptionSchema) -> object:
+def _annotation(schema: OptionSchema) -> object:
     """Return the type that an option's JSON schema describes; LookupError for unknown keywords."""
-    match part:
+    match schema:
         case {"enum": values}:
             kind = Literal[tuple(values)]
         case {"type": "array"}:
-            kind = list[_annotation(part["items"])]
+            kind = list[_annotation(schema["items"])]
         case {"type": "object", "additionalProperties": values}:
             kind = dict[str, _annotation(values)]
         case {"type": "object"}:
             kind = dict[str, Any]
         case _:
-            kind = _KINDS[part["type"]]
+            kind = _KINDS[schema["type"]]
     about = {"type", "enum", "items", "additionalProperties", "description", "default", "implied"}
-    limits = set(part) - about
-    return Annotated[kind, Field(**{_LIMITS[key]: part[key] for key in limits})]
+    limits = set(schema) - about
+    return Annotated[kind, Field(**{_LIMITS[key]: schema[key] for key in limits})]
 
 
 @functools.cache
 def _model(kind: str, name: str) -> type[StrictModel]:
     fields: dict[str, Any] = {
-        key: (_annotation(part), Field(part.get("default", ...), description=part["description"]))
-        for key, part in _stated(kind, name).items()
+        key: (
+            _annotation(schema),
+            Field(schema.get("default", ...), description=schema["description"]),
+        )
+        for key, schema in _stated(kind, name).items()
     }
     return create_model("Options", __base__=StrictModel, **fields)
 
@@ -76,8 +79,8 @@ def all_options(kind: str, name: str, given: Options, where: str) -> Options:
     """
     validated(_model(kind, name), given, where)
     return {
-        key: copy.deepcopy(given[key] if key in given else part["default"])
-        for key, part in _stated(kind, name).items()
+        key: copy.deepcopy(given[key] if key in given else schema["default"])
+        for key, schema in _stated(kind, name).items()
     }
 
 
@@ -141,7 +144,7 @@ def published_weights(
 
     ``asked``: true, or the weights' name. Raises ParbenchError unless exactly one entry fits.
     """
-    defaults = {key: part.get("default") for key, part in _stated("models", name).items()}
+    defaults = {key: schema.get("default") for key, schema in _stated("models", name).items()}
     entries = {key: entry for key, entry in weights.items() if entry.model == name}
     fitting_names = [
         key

@@ -25,16 +25,16 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     earlier = plan.decided
     kept = f" (kept in {decided.DEPLOYMENT})" if deployment.auto and earlier.deployment else ""
     yield f"{deployment}{kept}"
-    known = {part.id for study in plan.studies.values() for part in (*study.groups, *study.pairs)}
+    known = {group.id for study in plan.studies.values() for group in (*study.groups, *study.pairs)}
     added = sorted(known & earlier.restarts.keys())
     yield (
         f"restarts and seeds added by `parbench decide` ({decided.RESTARTS}): "
         f"{len(added) or 'none'}"
     )
-    for part in added:
-        yield f"  {part}: {earlier.restarts[part]} in total"
+    for group in added:
+        yield f"  {group}: {earlier.restarts[group]} in total"
     for name, study in plan.studies.items():
-        own = dict.fromkeys(cell for part in (*study.groups, *study.pairs) for cell in part.cells)
+        own = dict.fromkeys(cell for group in (*study.groups, *study.pairs) for cell in group.cells)
         words = Counter(state.state(cell, plan)[0] for cell in own)
         counted = ", ".join(f"{count} {word}" for word, count in words.items())
         yield f"\n{name}: {study.study.title}"

@@ -23,7 +23,7 @@ def require_root(program: str) -> None:
     if Path.cwd().resolve() != ROOT:
         raise ParbenchError(
             f"run {program} in the project's folder {ROOT} (this is {Path.cwd()}); a second "
-            "checkout is a second work folder"
+            "checkout keeps results of its own"
         )
 
 

@@ -28,8 +28,8 @@ from parbench.plan.strict_model import (
     Whole,
     problem,
     read_model,
-    stated_part,
     validated,
+    with_optional_fields,
     wrong,
 )
 from parbench.plan.yaml_file import unknown_value
@@ -106,12 +106,14 @@ class Published(pydantic.BaseModel):
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What is trained and on which hardware. An empty column is a value, too."""
+        """The columns that must agree for two rows to be compared: what is trained, how precisely,
+        and on which kind of device. An empty column is a value, too."""
         return self.study, self.model, self.hardware, self.batch_size, self.precision
 
     @property
     def way(self) -> tuple[object, ...]:
-        """How it is trained: strategy, options, nodes, devices."""
+        """The columns in which compared rows may differ: how it is trained, and on how many nodes
+        and devices."""
         return self.strategy, self.options, self.nodes, self.devices
 
     @property
@@ -215,18 +217,35 @@ def in_words(stated: Mapping[str, Any]) -> str:
     )
 
 
+def _number_or_two(value: object) -> object:
+    is_range = isinstance(value, list) and len(cast(list[object], value)) == 2
+    if isinstance(value, (list, str)) and not is_range:
+        raise PydanticCustomError("size", "should be a number or a list of two")
+    return cast(object, value)
+
+
+Size = Annotated[
+    Number | Annotated[list[Number | None], Field(min_length=2, max_length=2)],
+    pydantic.BeforeValidator(_number_or_two),
+]
+
+
 class ClaimTest(StrictModel):
     """One thing that a claim says: the ratio (for scores, the difference) of a metric between the
     numerator's and the denominator's cells, which agree in all that neither of the two names."""
 
     metric: str = Field(
-        min_length=1, description="a metric as in tables; with `largest`, the part before the colon"
+        min_length=1, description="a metric as in tables; with `largest`, its name before the colon"
     )
     about: Selection | None = Field(
         None, description="what both sides have in common: the test says nothing about other cells"
     )
-    numerator: Selection | None = Field(None, description="the cells of the numerator")
-    denominator: Selection | None = Field(None, description="the cells of the denominator")
+    numerator: Selection | None = Field(
+        None, description="the cells whose metric is divided, such as {strategy: gpipe}"
+    )
+    denominator: Selection | None = Field(
+        None, description="the cells by whose metric it is divided, such as {strategy: eager}"
+    )
     contrast: Annotated[list[Selection], Field(min_length=2, max_length=2)] | None = Field(
         None,
         description="two selections of cells, such as two models: the ratio among the first "
@@ -235,8 +254,9 @@ class ClaimTest(StrictModel):
     )
     op: Literal[">", "<", "same", "report", "largest"] = Field(
         description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
-        "above or below 0, or the two are the `same`; `report` only shows it, and `largest` says "
-        "which component of the metric, such as an operator, is the largest"
+        "above or below 0, or the two are the `same`; `report`: show the ratio without judging it; "
+        "`largest`: judge which component of the metric (such as an operator) is the largest, see "
+        "`expected`"
     )
     expected: Names | None = Field(
         None,
@@ -245,15 +265,15 @@ class ClaimTest(StrictModel):
     )
     margin: Positive | None = Field(
         None,
-        description="with `same`: how far apart two equal values may be: ratios by this "
-        "share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
-        "images; default: the study's `tolerance`, or 0.05 and 0.01",
+        description="for `same`: the largest difference that still counts as equal: a share for "
+        "ratios (0.05: 1/1.05 to 1.05), a difference for scores (at least three test images); "
+        "default: the study's `tolerance`, else 0.05 for ratios and 0.01 for scores",
     )
-    size: Number | Annotated[list[Number | None], Field(min_length=2, max_length=2)] | None = Field(
+    size: Size | None = Field(
         None,
-        description="the ratio, or the difference of scores (0.01 is one point), that the source "
-        "states or that follows from its numbers; a range is a list of two, such as [1.5, 2], or "
-        "[1.5, null] for 1.5 or more; default: computed from the published values",
+        description="the ratio, or the difference of scores (0.01 is one percentage point), that "
+        "the source states or that follows from its numbers; a range is a list of two, such as "
+        "[1.5, 2], or [1.5, null] for 1.5 or more; default: computed from the published values",
     )
     bound: Positive | None = Field(
         None,
@@ -280,7 +300,7 @@ class ClaimTest(StrictModel):
             if self.is_of_differences and not -1 < size < 1:
                 problem = (
                     "is not a valid score difference; use a value between -1 and 1 "
-                    "(0.01 = one percentage point)"
+                    "(0.01 is one percentage point)"
                 )
                 raise wrong(["size"], f"value {size} {problem}")
             if not self.is_of_differences and size <= 0:
@@ -365,15 +385,15 @@ class ClaimTest(StrictModel):
 
 def _devices(side: Selection, about: Selection | None) -> int | None:
     """Return how many devices a side has (eager: one); None if the claim does not say."""
-    names = [part for part in (side, about) if part]
-    devices = next((part.devices for part in names if part.devices), None)
-    nodes = next((part.nodes for part in names if part.nodes), 1)
+    named = [each for each in (side, about) if each]
+    devices = next((each.devices for each in named if each.devices), None)
+    nodes = next((each.nodes for each in named if each.nodes), 1)
     if devices is None:
         return 1 if side.strategy == "eager" else None
     return devices * nodes
 
 
-class ClaimPart(stated_part(ClaimTest)):
+class ClaimPart(with_optional_fields(ClaimTest)):
     """The keys that a part of a claim sets itself; keys that all parts share are under `test`."""
 
 

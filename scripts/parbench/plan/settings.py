@@ -17,7 +17,7 @@ from parbench.plan.strict_model import (
     Share,
     StrictModel,
     Whole,
-    stated_part,
+    with_optional_fields,
 )
 
 
@@ -52,13 +52,16 @@ class Settings(StrictModel):
         Training.weight_decay, description="weight decay of the optimizer"
     )
     schedule: cell.Schedule = Field(
-        description="schedule of the learning rate over the steps; step: learning_rate_steps"
+        description="schedule of the learning rate over the steps; for `step`, see "
+        "learning_rate_steps"
     )
     learning_rate_steps: list[Positive] = Field(
-        [], description="epochs after which schedule step multiplies the rate, ascending"
+        [],
+        description="epochs after which `schedule: step` multiplies the learning rate, ascending",
     )
     learning_rate_factor: Positive = Field(
-        Training.learning_rate_factor, description="factor by which schedule step multiplies it"
+        Training.learning_rate_factor,
+        description="factor by which `schedule: step` multiplies the learning rate",
     )
     learning_rate_warmup: NotNegative = Field(
         Training.learning_rate_warmup,
@@ -138,8 +141,8 @@ class Settings(StrictModel):
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         Training.warmup_steps,
-        description="steps before the clock starts, whose effects are undone; one more for a last "
-        "batch of another size",
+        description="steps before the clock starts, whose effects are undone; plus one if the last "
+        "batch of an epoch has a different size",
     )
     steps: Whole | None = Field(
         Training.steps,
@@ -151,8 +154,8 @@ class Settings(StrictModel):
     )
     mode: cell.Mode = Field(
         Training.mode,
-        description="performance, for times; or deterministic, for the same bytes in every run, "
-        "whose times are not judged",
+        description="performance, for times; or deterministic, for bit-identical results in every "
+        "run, whose times are not judged",
     )
     profile: cell.Profile = Field(
         Training.profile,
@@ -177,16 +180,16 @@ class _Assumptions(Settings):
     )
 
 
-class StatedSettings(stated_part(Settings)):
+class StatedSettings(with_optional_fields(Settings)):
     """Some settings of the training loop, and how much of the dataset it uses."""
 
 
-class StatedAssumptions(stated_part(_Assumptions)):
+class StatedAssumptions(with_optional_fields(_Assumptions)):
     """Values assumed for settings that the source leaves open."""
 
 
-# What a study may set for its cells, and what it may assume. The models only check the values: they
-# stay mappings, so that spelling and order are kept.
+# What a study may set for its cells, and what it may assume. The pydantic models only check the
+# values: they stay mappings, so that spelling and order are kept.
 if TYPE_CHECKING:
     Layer = dict[str, Any]
     Assumed = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -35,7 +35,7 @@ from parbench.plan.yaml_file import (
     unknown_value,
     words_of,
 )
-from parbench.words import brief, nearest, plain
+from parbench.words import TEXT, brief, nearest, plain
 
 
 class StrictModel(pydantic.BaseModel):
@@ -129,15 +129,15 @@ def _drop_default(schema: JsonDict) -> None:
     del schema["default"]
 
 
-def stated_part(model: type[StrictModel]) -> type[StrictModel]:
-    """Return a base class with the fields of ``model``, all of them optional."""
+def with_optional_fields(kind: type[StrictModel]) -> type[StrictModel]:
+    """Return a base class with the fields of the pydantic model ``kind``, all of them optional."""
     fields: dict[str, Any] = {}
-    for key, field in model.model_fields.items():
+    for key, field in kind.model_fields.items():
         drop_default = _drop_default if field.is_required() else None
         default = None if field.is_required() else field.default
         field_info = Field(default, description=field.description, json_schema_extra=drop_default)
         fields[key] = (Annotated[(field.annotation, field_info, *field.metadata)], field_info)
-    return create_model(model.__name__, __base__=StrictModel, **fields)
+    return create_model(kind.__name__, __base__=StrictModel, **fields)
 
 
 # --- errors ---
@@ -213,8 +213,10 @@ def in_file(mistake: Problem, path: str | Path) -> str:
     if scalar is not None and not scalar.typed:  # as in `slurm:`
         sentence = "has no value; write one"
         return f"{shown(path)}, line {scalar.line}: {dotted(mistake.keys)}: {sentence}"
-    if scalar is not None and "should be a valid string" in mistake.sentence:
-        return f"{shown(path)}, line {scalar.line}: {mistake}; put it in quotes: '{scalar.typed}'"
+    what, _, meaning = mistake.sentence.partition("; `")
+    if scalar is not None and what.endswith(TEXT):
+        sentence = f"{what}; write it in quotes: '{scalar.typed}'" + (meaning and f". `{meaning}")
+        return f"{shown(path)}, line {scalar.line}: {replace(mistake, sentence=sentence)}"
     return f"{shown(path)}: {mistake}"
 
 
@@ -272,10 +274,10 @@ def _fields_at(kind: type[pydantic.BaseModel], keys: Sequence[Key]) -> dict[str,
 def _keys(place: tuple[Key, ...], value: Any) -> list[Key]:
     """Return the keys in pydantic's location ``place``, without the union tags among them."""
     keys: list[Key] = []
-    for part in place:
+    for key in place:
         try:
-            value = value[part]
+            value = value[key]
         except (KeyError, IndexError, TypeError):
             continue
-        keys.append(part)
+        keys.append(key)
     return keys

@@ -24,7 +24,7 @@ from parbench.plan.strict_model import (
 )
 from parbench.runs.metrics import METRICS
 
-# Selects published rows: column = value, or one of several values.
+# Selects published rows: for each column, a value or a list of allowed values.
 _Value = str | int | Number
 Selection = dict[str, _Value | Annotated[list[_Value], Field(min_length=1)]]
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class Variant(StrictModel):
     )
     published: Selection | None = Field(
         None,
-        description="its rows among the published values: column = value, or one of several values",
+        description="which published rows belong to it: for each column, a value or a list of "
+        "allowed values",
     )
 
 
@@ -248,8 +249,8 @@ class Study(StrictModel):
     )
     tolerance: Tolerance = Field(
         default_factory=lambda: Tolerance.model_validate({}),
-        description="how far apart two equal numbers may be: a reproduced and its published one, "
-        "or two that a claim calls the same (docs/verdicts.md)",
+        description="the largest difference that still counts as equal, between a reproduced and "
+        "its published number, or two that a claim calls the same (docs/verdicts.md)",
     )
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)] = Field(
         description="models, the rows of the grid"

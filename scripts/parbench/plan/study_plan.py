@@ -81,7 +81,9 @@ class PlannedGroup(Partial):
     cells: list[FileName] = Field(description="ids of its cells, by seed")
     not_run: str | None = Field(description="why this machine cannot run its cells")
     baseline: str | None = Field(description="id of the group that speedups are measured against")
-    published: dict[str, Any] | None = Field(description="its published rows: column = value")
+    published: dict[str, Any] | None = Field(
+        description="which published rows belong to it: for each column, a value or several"
+    )
     differs: str | None = Field(None, description="how it differs from the source")
     scores_differ: str | None = Field(None, description="how only its scores differ")
     scaled: list[str] = Field(

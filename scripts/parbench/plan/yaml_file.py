@@ -278,6 +278,6 @@ def missing_key(name: str, description: str | None) -> str:
     return f"the key {name!r} is missing; add it{meaning}"
 
 
-def unknown_value(value: object, known: Iterable[str]) -> str:
-    """Return the message for a value that is not among the ``known`` ones."""
-    return f"unknown value {words_of(value)}{nearest(str(value), known)}"
+def unknown_value(value: object, known: Iterable[str], what: str = "value") -> str:
+    """Return the message for a value that is not among the ``known`` ones; ``what`` it is."""
+    return f"unknown {what} {words_of(value)}{nearest(str(value), known)}"

@@ -314,7 +314,8 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
 def _model(each: Comparison) -> str:
     if each.group is not None:
         model = each.group.model
-        return f"{model} on {hardware_text(each.group.hardware)}"  # the largest part depends on it
+        # The largest component depends on the hardware.
+        return f"{model} on {hardware_text(each.group.hardware)}"
     return " over ".join(dict.fromkeys(ratio.over.model for ratio in each.ratios))
 
 
@@ -423,7 +424,7 @@ def _who(part: JudgedPart, each: Comparison) -> str:
 
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:
-    """Return the published and measured values, or largest parts, and the interval."""
+    """Return the published and measured values, or largest components, and the interval."""
     published, nothing = absent("no number"), absent("nothing to compare")
     if each.published:
         published = TableCell(_text(each.published, points), sort=each.published[0])

@@ -1,4 +1,4 @@
-"""The table of a study's pairs: ratios by restart, disturbed slices, bound and reading."""
+"""The table of a study's pairs: ratios by restart, disturbed pairs of slices, bound and reading."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from parbench.runs.metric import Metric
 from parbench.runs.parts import Operator, Profiled
 from parbench.runs.records import CellRun
 
-# The part of each kind of operator profile that is compared with published operators.
+# The recording, of each kind of operator profile, that is compared with published operators.
 PROFILED = {"operators": "inference", "training_operators": "training"}
 # Metrics of single operators, without the operator's name.
 OPERATOR_METRICS = {"operator_self_seconds": "Self time", "operator_total_seconds": "Total time"}
@@ -54,8 +54,8 @@ def clock(device: str) -> str:
 
 def operators(run: CellRun) -> dict[str, Operator]:
     """Return the operators in a run's profile, of inference or of training steps, by name."""
-    part = _part(run)
-    return {operator.name: operator for operator in part.operators} if part else {}
+    found = _recording(run)
+    return {operator.name: operator for operator in found.operators} if found else {}
 
 
 def seconds(run: CellRun, operator: str, quantity: str) -> float | None:
@@ -75,13 +75,13 @@ def self_seconds(run: CellRun) -> dict[str, float]:
 
 def all_self_seconds(run: CellRun) -> float | None:
     """Return the self time of all operators together; None without a profile of operators."""
-    part = _part(run)
-    return part and getattr(part, f"{_clock(run)}_self_seconds")
+    found = _recording(run)
+    return found and getattr(found, f"{_clock(run)}_self_seconds")
 
 
-def _part(run: CellRun) -> Profiled | None:
-    part = PROFILED.get(run.cell.training.profile)
-    return getattr(run.profile, part) if part and run.profile else None
+def _recording(run: CellRun) -> Profiled | None:
+    name = PROFILED.get(run.cell.training.profile)
+    return getattr(run.profile, name) if name and run.profile else None
 
 
 def _clock(run: CellRun) -> str:

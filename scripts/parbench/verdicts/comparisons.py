@@ -60,7 +60,7 @@ class ClaimBasis:
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far apart two equal numbers may be."""
+        """The largest differences at which two numbers still count as equal."""
         return self.about.tolerance
 
     @property

@@ -55,8 +55,8 @@ class Result:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the verdict, the ratio, its interval and the number of disturbed turns.
-        A ratio without an interval means nothing, so it is left out."""
+        """A sentence with the verdict, the ratio, its interval and how many pairs of slices were
+        disturbed. A ratio without an interval means nothing, so it is left out."""
         series = self.compared.series
         if series.ci_low is None:
             sentence = f"{self.b.label} beside {self.a.label}: {self.verdict}"
@@ -74,7 +74,8 @@ class Result:
 
     @property
     def equality(self) -> str:
-        """A sentence with the result of A beside itself and the number of disturbed turns."""
+        """A sentence with the result of A beside itself and how many pairs of slices were
+        disturbed."""
         sentence = self.equal_sides.equality
         return "; ".join(filter(None, (sentence, pairs.caveats(self.equal_sides))))
 

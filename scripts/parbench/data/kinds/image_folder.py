@@ -37,8 +37,8 @@ class Kind(Source, frozen=True):
     kind: Literal["image-folder"]
     path: str = Field(
         min_length=1,
-        description="the folder that contains train/ and test/, relative to the work folder or "
-        "absolute; ~ is the home folder",
+        description="the folder that contains train/ and test/, relative to the project's folder "
+        "or absolute; ~ is the home folder",
     )
     image_size: int | None = Field(
         None,

@@ -1,6 +1,6 @@
 """Profile a few steps of training and of inference by operator, with torch.profiler.
 
-Only rank 0's process is profiled. Warm-up precedes both parts, so that neither includes first
+Only rank 0's process is profiled. Warm-up precedes both recordings, so that neither includes first
 allocations or the choice of kernels.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 STEPS = 5  # training steps, or batches of inference
-KEPT = 40  # operators per part: those with the largest self time by either clock
+KEPT = 40  # operators per recording: those with the largest self time by either clock
 
 
 Part = Literal["training", "inference"]
@@ -74,7 +74,7 @@ class Profile(none.Profile):
             self._end(part)
 
     def add_stretch(self, own: float, slowest: float) -> None:
-        """End the training part, so that no recording spans two epochs or a checkpoint."""
+        """End the recording of training, so that none spans two epochs or a checkpoint."""
         self._end("training")
 
     def _begin(self) -> None:
@@ -98,15 +98,15 @@ class Profile(none.Profile):
         self._profiler = None
 
     def state(self) -> dict[Part, ProfiledJson]:
-        """Return the finished parts."""
+        """Return the finished recordings."""
         return self._found
 
     def resume(self, state: dict[Part, ProfiledJson]) -> None:
-        """Keep the finished parts instead of recording them again."""
+        """Keep the finished recordings instead of making them again."""
         self._found = state
 
     def result(self) -> OperatorsJson:
-        """Return both parts, in seconds."""
+        """Return both recordings, in seconds."""
         return {
             "kind": "operators",
             "training": self._found.get("training"),
