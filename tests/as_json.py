@@ -1,4 +1,4 @@
-"""metrics.json in tests: checked by its model, returned as JSON."""
+"""Contents of metrics.json for tests: checked by its model, returned as JSON."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ the loopback interface, so it never touches the machine's own Slurm, and several
 side by side: PATH decides which one a command talks to. Root or any other user may run it; all
 jobs then run as that user.
 
-Nodes n1 and n2 (or more) claim 2 cores each; where the machine has fewer, cells wait for a free
-core. Nodes g1 and g2 claim 16 cores and two A100, so that jobs can request GPUs; jobs there find
-none. Partitions:
+Nodes n1 and n2 (or more) pretend to have 2 cores each; where the machine has fewer, cells wait for
+a free core. Nodes g1 and g2 pretend to have 16 cores and two A100, so that jobs can request GPUs;
+jobs there find none. Partitions:
 
 main   the default: n1, n2, ...
 low    the same; its jobs are requeued when a job of `high` wants their cores
@@ -17,7 +17,7 @@ high   the same
 short  the same; no job runs longer than a minute
 gpu    g1, g2
 
-A test may ask for more of what sites have: accounting with limits, settings of its own.
+A test may ask for what some sites have: accounting with limits, other settings of Slurm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all tests share: they are kept apart from the checkout, and leave no process behind."""
+"""What all tests share: they run apart from the checkout, and must leave no process behind."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Keep tests apart from what the checkout and the shell that starts them hold.
+"""Keep tests apart from the results in the checkout and from the shell that starts them.
 
 Once this is imported, before anything of the project is, tests and the programs that they start
 use a copy of the project's own files, few variables, and signals as a login shell sets them.
-Results, reports and a bundle in the checkout change no test, and a `make report` may run beside.
+Results, reports and a bundle in the checkout change no test, and `make report` may run meanwhile.
 """
 
 from __future__ import annotations

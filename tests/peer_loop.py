@@ -1,4 +1,4 @@
-"""Train the network of a cell on its images by a loop that people use: a program for `versus`.
+"""Train a cell's network on its images by a loop other than parbench's: a program for `versus`.
 
     python peer_loop.py <way> <cell.json> <folder of the dataset>
 

@@ -1,4 +1,4 @@
-"""`parbench train` with a late rank and a slow network, planted into every step.
+"""Run `parbench train` with a late rank and a slow network, planted into every step.
 
 PLANTED is a JSON object in the environment: `late` and `network`, in seconds, delay the losses of
 rank 1, and DDP's last bucket of each step or each of FSDP's gathers of shards. The last of `losses`

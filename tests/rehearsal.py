@@ -1,7 +1,8 @@
 """Run many short cells through a simulated Slurm cluster: is any lost, does any run twice?
 
-`make rehearsal` prints this, a job's processor time before its cell starts, and the cost of
-submitting. All nodes share this machine's cores: its minutes say nothing about a real cluster.
+`make rehearsal` prints the answers, a job's processor time before its cell starts, and what
+submitting costs. All nodes share this machine's cores: its minutes say nothing about a real
+cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims: what is compared, what a ratio says, what a claim's verdict is, and how it is shown."""
+"""Claims: what is compared, what a ratio shows, what a claim's verdict is, and how it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program parbench: its commands, their help, where it is found, and what it replaced."""
+"""The program parbench: its commands, their help, where it is found, and names that it replaced."""
 
 from __future__ import annotations
 

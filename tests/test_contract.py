@@ -1,8 +1,8 @@
 """What a user types and gets must not change while the code behind it changes.
 
 Programs are run as a user or a rule runs them, and the numbers, ids and verdicts that they print
-and write are compared with the files in tests/contract; sentences are tested where they are made.
-Nothing of the project is imported. When behaviour changes on purpose, rewrite those files, and read
+and write are compared with the files in tests/contract; other tests hold the sentences.
+Nothing of the project is imported. When behavior changes on purpose, rewrite those files, and read
 the difference before you commit it:
 
     REWRITE_CONTRACT=1 python -m pytest tests/test_contract.py

@@ -1,4 +1,4 @@
-"""The environment: built once, rebuilt, checked; Horovod's build; lock files; the Makefile."""
+"""The environment: built once, rebuilt and checked; Horovod's build; lock files; the Makefile."""
 
 from __future__ import annotations
 

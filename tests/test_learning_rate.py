@@ -1,5 +1,7 @@
-"""Learning rates at any world size. tests/test_train.py shows that every strategy has the losses
-of eager training, and so its samples, in training and evaluation.
+"""Learning rates on any number of ranks.
+
+tests/test_train.py shows that every strategy has the losses of eager training, and therefore sees
+the same samples, in training and evaluation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator profile of a cell, a few steps instead of epochs, and inference."""
+"""The operator profile of a cell; cells of a few steps instead of epochs; inference."""
 
 from __future__ import annotations
 

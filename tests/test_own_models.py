@@ -1,4 +1,4 @@
-"""Models that are no file of parbench: networks of libraries, and files of a user's own."""
+"""Models that are not in parbench: networks of libraries, and files of a user's own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pairs: the launcher interleaves slices of two sides on the same devices.
 
-Real processes train a small model; a slice has some sixty steps.
+Real processes train a small model; a slice has about sixty steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published weights: read safely, put into a model's own blocks, and trained by a cell."""
+"""Published weights: read safely, loaded into a model's own blocks, and trained by a cell."""
 
 from __future__ import annotations
 

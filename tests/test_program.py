@@ -1,4 +1,4 @@
-"""Strategy command: a program of one's own as a side of a pair."""
+"""The strategy `command`: a user's own program as a side of a pair."""
 
 from __future__ import annotations
 

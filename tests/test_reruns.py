@@ -1,4 +1,4 @@
-"""docs/reruns.md, line by line: each cause is applied, and all four who ask agree with the page."""
+"""docs/reruns.md, line by line: after each change, all four that decide agree with the page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Cells on a cluster as sites have them, with what sites switch on, in real jobs.
+"""Cells in real jobs, on a cluster set up as sites set up theirs.
 
 Accounting with an account and a QoS required, comments that a job_submit script rewrites, no
-requeue unless asked for, GPUs by NVML's names, exclusive nodes and a walltime that is limited.
+requeueing unless asked for, GPUs by NVML's names, exclusive nodes and a walltime that is limited.
 Where root starts the cluster, each job also has a /tmp of its own, and, with cgroups of version 1,
 no more cores and memory than it asked for.
 """

@@ -1,5 +1,4 @@
-"""Inference by Spark predicts what one process does: on local[2], on a real cluster and over a
-stream whose processes are killed.
+"""Spark predicts what one process does: locally, on a cluster, and over a stream despite kills.
 
 ``PARBENCH_KILLS`` is the number of kills, by default 3; `make chaos-stream` sets 20.
 """

@@ -1,4 +1,4 @@
-"""parbench study: what a new study is made of, and what a table must say for that."""
+"""parbench study: what a new study is made from, and what a table must state for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts: read, tokenized, batched, and trained with the transformers library's models."""
+"""Texts: read, tokenized, batched, and used to train models of the library transformers."""
 
 from __future__ import annotations
 

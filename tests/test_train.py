@@ -1,5 +1,6 @@
-"""One loop for every strategy: the same mathematics, honest metrics, and interruptions that leave
-no trace. Cells are trained by `parbench train`, as a launcher starts it.
+"""One loop for every strategy: the same mathematics, true metrics, and resumed runs that end alike.
+
+Cells are trained by `parbench train`, as a launcher starts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""make versus: two programs in turns, what is said of them, and of those that cannot take turns."""
+"""make versus: two programs in turns, their verdict, and programs that cannot take turns."""
 
 from __future__ import annotations
 

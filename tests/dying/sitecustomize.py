@@ -1,8 +1,8 @@
 """End a program in the middle of a write; Python imports this at startup from PYTHONPATH.
 
 DIES="3 /checkpoints/": kill it just before it renames a file to such a path for the third time.
-STOPS, likewise: request a stop, as its launcher would. HOLDS, likewise: wait there, once
-$TMPDIR/held says so, until $TMPDIR/go exists. FULL="1 <file>": raise MemoryError in a
+STOPS has the same form: request a stop there, as its launcher would. HOLDS, too: write $TMPDIR/held
+there, and wait until $TMPDIR/go exists. FULL="1 <file>": raise MemoryError in a
 side of a pair while another side holds a lock on the file.
 """
 
