@@ -37,7 +37,8 @@ SLICE_SECONDS = 1.0
 # both sides to run at both speeds (docs/verdicts.md).
 TURN_SECONDS = 0.1
 # The share of a slice in which other programs or the hypervisor used its cores. It does not depend
-# on what a side does itself, so dropping disturbed pairs favors neither side.
+# on what a side does itself, so dropping disturbed pairs of slices favors neither
+# side.
 DISTURBED = 0.05
 
 
@@ -158,7 +159,7 @@ def warmed_up(
 
 
 def interleaved(turn: Callable[[int], Turn], sides: int, turns: int, most: int) -> list[TimedSlice]:
-    """Measure pairs of slices until PAIRS of them are undisturbed, but at most ``most`` pairs.
+    """Measure pairs of slices until PAIRS of them are undisturbed, but at most ``most`` of them.
 
     A slice has ``turns`` turns; ``turn`` takes the number of a side. Returns all slices.
     """

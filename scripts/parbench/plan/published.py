@@ -60,7 +60,7 @@ class Published(pydantic.BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, str_strip_whitespace=True)
 
-    study: str
+    study: str  # the source's name
     document: str = ""
     table: str
     model: str

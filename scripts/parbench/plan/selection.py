@@ -97,8 +97,8 @@ def _option(value: object) -> str:
 
 
 def contrasted(test: ClaimTest, ratios: Collection[Any]) -> list[tuple[Any, ...]]:
-    """Return 1-tuples of ``ratios`` or, if the test contrasts two selections, pairs (one ratio from
-    each selection) that agree in everything that the selections do not name.
+    """Return 1-tuples of ``ratios`` or, if the test contrasts two selections, 2-tuples (one ratio
+    from each selection) that agree in everything that the selections do not name.
 
     Each ratio has ``configurations``: those of its sides.
     """

@@ -28,7 +28,7 @@ WHERE_PLANS_ARE = "a study's plan is results/plan/<study>.json, which every run 
 FileName = Annotated[str, Form(f"^{FILE_NAME}$", "the name of a file, without a folder")]
 
 
-# Parts of a cell, whose numbers are written unchanged.
+# What a cell consists of; its numbers are written unchanged.
 CellHardware = Annotated[Hardware, PlainSerializer(asdict)]
 CellDataset = Annotated[Dataset, PlainSerializer(asdict)]
 CellTraining = Annotated[Training, PlainSerializer(asdict)]

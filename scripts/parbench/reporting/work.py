@@ -54,7 +54,7 @@ def work_table(study: StudyResults) -> TableEntry:
 
 
 def _work(group: Group) -> list[str]:
-    """Return a group's values of COLUMNS, and its tuning."""
+    """Return a group's values of COLUMNS, and its performance settings."""
     training, work = group.training, group.work
     rule = training.learning_rate_rule
     if rule == "linear":

@@ -28,7 +28,7 @@ Moment = Annotated[
 
 
 class Record(BaseModel):
-    """Base of all models here: unknown keys and values of another type are errors."""
+    """Base of all pydantic models here: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

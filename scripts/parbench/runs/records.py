@@ -1,7 +1,7 @@
 """Read metrics.json: what one run of a cell, or of a pair, measured.
 
 `metrics_json` writes the file, also where there is no pydantic; rules/schemas/metrics.schema.yaml
-and pair.schema.yaml are made from these models.
+and pair.schema.yaml are made from these pydantic models.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _restart(
                 report("  measures turns")
                 slices = tuple(_slices((first, second)))
     if swapped:
-        slices = tuple(replace(turn, side=1 - turn.side) for turn in slices)
+        slices = tuple(replace(each, side=1 - each.side) for each in slices)
     finished = datetime.now(UTC)
     return MeasuredRestart(beside_itself, value_of(number, slices, started, finished), slices)
 
