@@ -132,7 +132,7 @@ def key() -> FigurePart:
     """Return the key that explains the signs."""
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; vertical "
-        "line, the bound of this hardware; green, where the direction is as claimed."
+        "line, the bound of the devices here; green, where the direction is as claimed."
     )
     return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
 
@@ -272,7 +272,9 @@ def _draw_key(figure: Figure) -> None:
         "published": Line2D([], [], marker="D", ms=3.6, mfc="none", mec=INK, mew=0.9, lw=0),
         "95 % interval": Line2D([], [], color=grey, lw=3.2, alpha=0.55),
         "restarts or seeds": Line2D([], [], marker="o", ms=2.2, color=INK, mew=0, lw=0),
-        "the hardware's bound": Line2D([], [], marker="|", ms=8, color="#d0700d", mew=1.8, lw=0),
+        "bound of the devices here": Line2D(
+            [], [], marker="|", ms=8, color="#d0700d", mew=1.8, lw=0
+        ),
         "direction as claimed": Patch(color=GOOD, alpha=0.16, lw=0),
     }
     figure.legend(
