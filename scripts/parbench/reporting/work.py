@@ -22,7 +22,9 @@ def work_table(study: StudyResults) -> TableEntry:
     unknown = [name for name in strategies.names() if strategies.load(name).PAIRS_ONLY]
     programs = [group for group in study.own if group.strategy in unknown]
     values_by_group = {group: _work(group) for group in study.own if group not in programs}
-    heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in values_by_group)
+    heads = COLUMNS + ["Performance settings"] * any(
+        group.training.tuned for group in values_by_group
+    )
     alike = [len(set(column)) == 1 for column in zip(*values_by_group.values(), strict=True)]
     rows: dict[tuple[str, ...], list[str]] = {}
     for group, values in values_by_group.items():
