@@ -700,6 +700,10 @@ def test_what_only_our_devices_cannot_give_is_no_size():
             "at most 1.74, the sum of the models' times here over the longest",
         ),
         (
+            {"options": {"beside": {"net": {}, "other": {}}}},
+            "at most 1.00, since each of the models side by side has one device",
+        ),
+        (
             {"work": DDP.work.model_copy(update={"pipeline_bound": 1.6})},
             "at most 1.60, the most that its pipeline of micro-batches can gain",
         ),

@@ -22,7 +22,7 @@ from parbench.runs.metric import Metric
 from parbench.runs.metrics import METRICS
 from parbench.verdicts import judging, sequential, terms
 from parbench.verdicts.controls import bias_of_controls
-from parbench.verdicts.groups import Group, Kind, compared, relative_epochs, why_below_devices
+from parbench.verdicts.groups import Group, Kind, compared, relative_epochs
 from parbench.verdicts.matching import PublishedSource
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Series
@@ -488,7 +488,7 @@ def _sized(made: Comparison, series: Series, study: ClaimBasis) -> Comparison:
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
         if beyond := judging.beyond(series, made.published[0], most, least):
-            why = why_below_devices(made.ratios[0].over, made.ratios[0].under)
+            why = judging.why_below_devices(made.ratios[0].over, made.ratios[0].under)
             reasons = (*made.reasons, ", ".join(filter(None, (*beyond, why))))
             return replace(made, size=terms.CANNOT_BE_SHOWN, reasons=reasons)
     share = study.tolerance.share(series.logs)

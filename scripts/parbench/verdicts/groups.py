@@ -221,14 +221,20 @@ class Group(PlannedGroup):
 
     def at_most_faster(self, slow: Group) -> float:
         """Return the largest speedup over ``slow`` that its extra devices allow: the minimum of the
-        ratio of their cores or GPUs, the pipeline's bound and the bound of models side by side;
-        infinite if that ratio is no bound."""
+        ratio of their cores or GPUs, the pipeline's bound and the bound of models side by side, of
+        which each has one device; infinite if that ratio is no bound."""
         by_devices = self.most_by_devices(slow)
         if math.isinf(by_devices):
             return by_devices
         pair = self.pairs.get(slow.id) if self.members else None
         bounds = [by_devices, self.work.pipeline_bound, pair.bound if pair else None]
+        bounds += [by_devices / self.devices] if self.is_beside_others else []
         return min(bound for bound in bounds if bound is not None)
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether it is one model of several that train side by side, each on its own device."""
+        return "beside" in self.options and not self.members
 
     def most_by_devices(self, slow: Group) -> float:
         """Return its number of cores or GPUs over that of ``slow``; infinite if this ratio is no
@@ -255,18 +261,6 @@ class Group(PlannedGroup):
     def batch(self) -> int:
         """The samples in a global batch."""
         return self.training.global_batch
-
-
-def why_below_devices(one: Group, other: Group) -> str:
-    """Return what bounds the speedup between two groups below the ratio of their devices; empty if
-    nothing does."""
-    fast, slow = (one, other) if one.cores > other.cores else (other, one)
-    most = fast.at_most_faster(slow)
-    if most == fast.most_by_devices(slow):
-        return ""
-    if most == fast.work.pipeline_bound:
-        return "the most that its pipeline of micro-batches can gain"
-    return "the sum of the models' times here over the longest"
 
 
 def relative_epochs(group: Group, baseline: Group) -> float:

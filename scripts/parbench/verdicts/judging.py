@@ -119,6 +119,20 @@ def beyond(series: Series, published: float, most: float, least: float = 0.0) ->
     return [f"{opening}at least {least:.2f}"] if published < least else []
 
 
+def why_below_devices(one: Group, other: Group) -> str:
+    """Return what bounds the speedup between two groups below the ratio of their devices; empty if
+    nothing does."""
+    fast, slow = (one, other) if one.cores > other.cores else (other, one)
+    most = fast.at_most_faster(slow)
+    if most == fast.most_by_devices(slow):
+        return ""
+    if fast.is_beside_others:
+        return "since each of the models side by side has one device"
+    if most == fast.work.pipeline_bound:
+        return "the most that its pipeline of micro-batches can gain"
+    return "the sum of the models' times here over the longest"
+
+
 def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
     """Return why a group that was run did not measure the metric; empty otherwise."""
     if metric.is_score:
