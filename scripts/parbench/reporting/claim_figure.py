@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HERE, VERDICT = "Here", "Verdict"  # heads of columns
 WIDTH = 6.85  # inches, the text width of an A4 page
 LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.6, 5.92  # edges of columns, in inches
 LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
+KEY = 0.24  # the key without its lines on signs
 TALLEST = 4.4  # inches for a part's claims; the PDF breaks pages between parts
 GOOD = "#1a9480"  # where a claim holds
 BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
@@ -41,12 +43,23 @@ SIZE_SIGNS = {  # beside a direction as claimed
     terms.NOT_TOLD_APART: "~",
     terms.CANNOT_BE_SHOWN: "",
 }
+MARKS = {  # what each sign in the column "Here" means
+    "✓": "as claimed",
+    "✗": "not as claimed",
+    "?": "undecided",
+    "–": "not judged",
+    "=": "size as published",
+    "<": "smaller than published",
+    ">": "larger than published",
+    "~": "size not told apart",
+}
 BEYOND = 3.0  # a published ratio more than this factor beyond all others leaves the axis
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
     "Each row is one comparison of a claim: published (diamond) and measured here. It has two "
-    "answers. The direction is as claimed (✓) if the whole bar lies in the green area, is not "
+    "answers, whose signs are in the column Here; the verdict is on the whole claim. The direction "
+    "is as claimed (✓) if the whole bar lies in the green area, is not "
     "(✗) if it lies outside or within the margin of no difference, and otherwise undecided (?). "
     "The size is as published (=), "
     "smaller (<), that is closer to no effect, larger (>), or not told apart (~). A thin line "
@@ -67,6 +80,11 @@ class ClaimLine:
     series: Series
     alt_text: str
 
+    @property
+    def marks(self) -> tuple[str, str]:
+        """The signs of both answers, each of which may be empty."""
+        return LOOKS[self.each.verdict][0], SIZE_SIGNS.get(self.each.size, "")
+
 
 @dataclass(frozen=True)
 class ClaimBlock:
@@ -76,6 +94,11 @@ class ClaimBlock:
     judged: Judged
     test: str
     lines: tuple[ClaimLine, ...]
+
+    @property
+    def marks(self) -> set[str]:
+        """The signs beside its comparisons."""
+        return {sign for line in self.lines for sign in line.marks}
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
@@ -128,13 +151,21 @@ def _part(
     return {"alt": alt, "svg": svg(f"claims-{head}-{number}", panel)}
 
 
-def key() -> FigurePart:
-    """Return the key that explains the signs."""
+def key(blocks: list[ClaimBlock]) -> FigurePart:
+    """Return the key that explains what is drawn, and those signs that ``blocks`` have."""
+    used = {mark for block in blocks for mark in block.marks}
+    marks = [f"{mark} {meaning}" for mark, meaning in MARKS.items() if mark in used]
+    # Blanks within an entry must not break.
+    entries = ", ".join(mark.replace(" ", "\u00a0") for mark in marks)
+    lines = textwrap.wrap(entries, 100, break_on_hyphens=False)
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; vertical "
         "line, the bound of the devices here; green, where the direction is as claimed."
+        + f" {HERE}: {'; '.join(marks)}."
+        * bool(marks)
     )
-    return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
+    height = KEY + LINE * len(lines)
+    return {"alt": alt, "svg": svg("claims-key", Panel(partial(_draw_key, lines), height, WIDTH))}
 
 
 # ---------------------------------------------------------------- what is drawn
@@ -200,9 +231,9 @@ def _draw(
     unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
     axes.set_xlabel(unit, fontsize=7)
     transform = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
-    for x, text in ((0, head), (SAYS, "Verdict")):
+    for x, text, side in ((0, head, "left"), (SAYS - 0.07, HERE, "right"), (SAYS, VERDICT, "left")):
         look = {"transform": transform, "weight": "bold", "fontsize": 8.5, "va": "bottom"}
-        axes.text(x, -0.06, text, **look)
+        axes.text(x, -0.06, text, ha=side, **look)
     at = 0.0
     for block in blocks:
         if at:
@@ -226,9 +257,7 @@ def _draw_block(axes: Axes, block: ClaimBlock, at: float, place) -> None:
         y = at + ROW * (index + 0.5)
         _draw_line(axes, line, y)
         middle(LABEL, y, cut(line.label, 26), fontsize=6.5, ha="right")
-        sign = f"{LOOKS[line.each.verdict][0]}{SIZE_SIGNS.get(line.each.size, '')}"
-        if sign:
-            middle(RIGHT + 0.06, y, sign, fontsize=7.5, weight="bold")
+        middle(RIGHT + 0.06, y, "".join(line.marks), fontsize=7.5, weight="bold")
 
 
 def _draw_line(axes: Axes, line: ClaimLine, at: float) -> None:
@@ -263,7 +292,7 @@ def _draw_line(axes: Axes, line: ClaimLine, at: float) -> None:
             axes.annotate(f"{number:g}", (ends[end], at), shift, "data", "offset points", **small)
 
 
-def _draw_key(figure: Figure) -> None:
+def _draw_key(lines: list[str], figure: Figure) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -280,9 +309,16 @@ def _draw_key(figure: Figure) -> None:
     figure.legend(
         signs.values(),
         signs,
-        loc="center left",
+        loc="upper left",
         ncols=6,
         fontsize=7.5,
         borderpad=0,
         handlelength=1.4,
     )
+    height = figure.get_figheight()
+    for index, line in enumerate(lines):
+        y = (height - KEY - LINE * (index + 0.3)) / height
+        head = f"{HERE}:" if index == 0 else ""
+        look = {"fontsize": 7.5, "va": "center"}
+        figure.text(0.07 / WIDTH, y, head, weight="bold", **look)
+        figure.text(0.47 / WIDTH, y, line, **look)

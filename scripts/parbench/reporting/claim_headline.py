@@ -19,13 +19,7 @@ def headline(judged: list[Judged], others: int = 0) -> str:
     names = len({each.name for each in judged})
     of = f"{len(judged)} verdicts on " if names != len(judged) else ""
     text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
-    if untested := counts[terms.NOT_TESTED]:
-        found = [_obstacles(each) for each in judged if each.verdict == terms.NOT_TESTED]
-        reasons = Counter(why for each in found for why in sorted(each))
-        counted = "; ".join(f"{why} ({n})" for why, n in reasons.most_common())
-        verb = "was" if untested == 1 else "were"
-        several = _several(reasons.total(), untested)
-        text += f" {untested} {verb} not tested here{several}: {counted}."
+    text += _untested([each for each in judged if each.verdict == terms.NOT_TESTED])
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
         different = {each for claim in judged for each in _measurements(claim)}
@@ -50,25 +44,76 @@ def headline(judged: list[Judged], others: int = 0) -> str:
     return text
 
 
+def _untested(judged: list[Judged]) -> str:
+    """Return how many claims were not tested, and why; of a claim with several reasons, how many
+    of its parts have which."""
+    if not judged:
+        return ""
+    simple, mixed = Counter[str](), Counter[str]()
+    for each in judged:
+        reasons = _obstacles(each)
+        if len(reasons) == 1:
+            simple.update(list(reasons))
+        else:
+            mixed.update(reasons)
+    text = f" {len(judged)} {'was' if len(judged) == 1 else 'were'} not tested here"
+    several = len(judged) - simple.total()
+    said = listed([_said_of_parts(why, number) for why, number in mixed.most_common()])
+    of_parts = f"(of {'its' if several == 1 else 'their'} parts, {said})"
+    if not simple:
+        return f"{text} {of_parts}."
+    counted = "; ".join(f"{why} ({number})" for why, number in simple.most_common())
+    return f"{text}: {counted}{f'; {several} for several reasons {of_parts}' * bool(mixed)}."
+
+
+def _said_of_parts(obstacle: str, number: int) -> str:
+    """Return what keeps so many parts from being measured: ``1 has no cells``."""
+    one = number == 1
+    has, needs = ("has", "needs") if one else ("have", "need")
+    if obstacle in (terms.NO_CELLS, terms.NO_PAIR):
+        return f"{number} {has} {obstacle}"
+    if obstacle.startswith("needs "):
+        return f"{number} {needs} {obstacle.removeprefix('needs ')}"
+    if obstacle.startswith(terms.FAILED_HERE):
+        return f"{number} {obstacle}"
+    return f"{number} {'is' if one else 'are'} {obstacle}"
+
+
 def _firm(decided: list[Judged]) -> str:
     """Return how many verdicts on ``decided`` claims, which hold or do not, are firm, and why the
     others are not."""
-    weak = [each for each in decided if not each.firm]
-    firm = len(decided) - len(weak)
-    of = f"Of the {len(decided)} verdicts that a claim holds or does not"
-    text = f"{of}, {firm or 'none'} {'is' if firm < 2 else 'are'} firm"
+    total, weak = len(decided), [each for each in decided if not each.firm]
+    firm = total - len(weak)
     found = Counter(why for each in weak for why in each.weaknesses)
-    reasons = ", ".join(f"{why} ({number})" for why, number in found.items())
-    several = _several(found.total(), len(weak))
-    rest = ". The others are not" if firm else ""
-    return f"{text}{rest}{several}: {reasons}" if weak else text
+    of_one = listed([_weak(1, why) for why in found])
+    counted = ((_all_or(number, total), number, why)
+               for why, number in found.items())  # fmt: skip
+    of_many = listed([f"{subject} {_weak(number, why)}" for subject, number, why in counted])
+    if total == 1:
+        told = f"not firm: it {of_one}" if weak else "firm"
+        return f"The one verdict that a claim holds or does not is {told}"
+    counts = f"{firm or 'none'} {'is' if firm < 2 else 'are'} firm"
+    text = f"Of the {total} verdicts that a claim holds or does not, {counts}"
+    if not weak:
+        return text
+    if not firm:
+        return f"{text}: {of_many}"
+    return f"{text}. The other {of_one}" if len(weak) == 1 else f"{text}. Of the others, {of_many}"
 
 
-def _several(reasons: int, number: int) -> str:
-    """Return the words for so many ``reasons`` of a ``number`` of claims; empty for one each."""
-    if reasons <= number:
-        return ""
-    return ", for several reasons" if number == 1 else ", some for several reasons"
+def _all_or(number: int, total: int) -> str:
+    """Return ``all 4``, ``both``, or the number if it is not the total."""
+    return f"{number}" if number != total else "both" if total == 2 else f"all {total}"
+
+
+def _weak(number: int, weakness: str) -> str:
+    """Return what so many verdicts with a weakness (claims.py) do: ``come from a scaled copy``."""
+    s = "s" if number == 1 else ""
+    if weakness.startswith("from "):
+        return f"come{s} {weakness}"
+    if weakness.startswith("based "):
+        return f"rest{s} {weakness.removeprefix('based ')}"
+    return f"{'is' if number == 1 else 'are'} {weakness}"
 
 
 def _sharing(judged: list[Judged]) -> list[str]:
@@ -117,10 +162,12 @@ def _verb(verdict: str, number: int) -> str:
     return singular if number == 1 else plural
 
 
-def _obstacles(each: Judged) -> set[str]:
-    """Return, in a few words each, why the parts of a claim were not tested on this machine."""
+def _obstacles(each: Judged) -> Counter[str]:
+    """Return, in a few words each, why the parts of a claim were not tested on this machine, with
+    the number of parts; of a claim without parts, its reason."""
     parts = [part for part in each.parts if not part.against_source]
-    return {text for part in parts for text in part.obstacles if text} or {each.reason}
+    found = Counter(part.obstacle for part in parts if part.obstacle)
+    return found or Counter([each.reason])
 
 
 def why_untested(each: Judged) -> str:

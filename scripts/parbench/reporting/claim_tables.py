@@ -178,27 +178,28 @@ def _first_page(numbered: dict[int, Judged]) -> FirstPage:
             own = [part for part in each.parts if part.test.is_of_differences == points]
             if any(c.measured is not None for part in own for c in part.comparisons):
                 by_study.setdefault((each.study, points), []).append((number, each, own))
-    numbers_drawn, figures = set(), []
+    drawn, figures = list[ClaimBlock](), []
     studies = list(dict.fromkeys(study for study, _ in by_study))
     for (study, points), claims_of_it in sorted(
         by_study.items(), key=lambda item: (studies.index(item[0][0]), item[0][1])
     ):
         blocks = [_block(number, each, own, points) for number, each, own in claims_of_it]
-        numbers_drawn |= {block.number for block in blocks}
+        drawn += blocks
         figures += claim_figure.parts(study + ", scores" * points, blocks, points)
+    in_figure = {block.number for block in drawn}
     return {
         "figure": {
             "id": "f-claims",
             "title": "What the sources claim, and what was found here",
             "caption": claim_figure.CAPTION,
             "columns": 1,
-            "parts": [claim_figure.key(), *figures] if figures else [],
+            "parts": [claim_figure.key(drawn), *figures] if figures else [],
         },
         "table": make_table(
             "t-claims",
             "Claims without a measured number to draw",
             [("", ["No.", "Study", "Claim"]), ("", ["Result here", "Verdict"])],
-            [_reported_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
+            [_reported_row(n, each) for n, each in numbered.items() if n not in in_figure],
             empty="None.",
         ),
     }
