@@ -198,4 +198,5 @@ def test_the_report_shows_both_models(measured):
     anchors = [panel["id"] for panel in data["groups"]]
     assert links
     assert set(links) <= set(anchors)
+    assert "; 6 more combine groups of several models" in dict(data["summary"]["facts"])["Groups"]
     assert len(set(anchors)) == len(anchors) == len(json.loads(plan.read_text())["groups"])

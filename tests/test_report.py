@@ -408,6 +408,47 @@ def test_no_time_of_a_shared_cell_is_shown_next_to_a_ratio(tmp_path):
         assert shown in [cell["text"] for cell in row_of(table, "net", "eager")]
 
 
+@pytest.mark.parametrize(
+    ("same_time", "axis", "caption"),
+    [
+        ({}, "Training time (min)", "(a dot) against the training time so far: mean over seeds."),
+        (
+            {"started": "2030-01-01T07:00:00Z", "finished": "2030-01-01T07:09:00Z"},
+            "Epoch",
+            "Not against the training time, since other cells ran at the same time",
+        ),
+    ],
+)
+def test_no_time_of_a_shared_cell_is_drawn(tmp_path, same_time, axis, caption):
+    groups = [Group("net", "eager", CPU1), Group("net", "ddp", CPU2)]
+    paths = constructed.write_study(tmp_path, groups=groups, change=lambda made: made | same_time)
+    (figure,) = collect(paths)["studies"][0]["figures"]
+    assert caption in figure["caption"]
+    assert f">{axis}<" in figure["parts"][0]["svg"]
+
+
+def test_the_head_says_where_it_was_measured_and_counts_groups_that_ran(tmp_path):
+    lacking = Group("net", "gpipe-2", A100X2, not_run="needs 2x A100")
+    groups = [Group("net", "eager", CPU1), Group("net", "ddp", CPU2), lacking]
+    study = constructed.usual_study(published=None)
+    data = collect(constructed.write_study(tmp_path, study, groups))
+    html, pdf = render(data)
+    for told in (
+        "2 of 3 groups of cells ran here; no number in this report's tables has a published",
+        "Measured on Constructed CPU (2 cores).",
+    ):
+        assert escape(told) in html
+        assert squeezed(told) in squeezed(pdf_text(pdf))
+
+
+def test_batch_norm_is_spoken_of_only_for_models_that_have_it(made):
+    texts = [term["meaning"] for term in made[0]["terms"]]
+    texts += [table["caption"] for study in made[0]["studies"] for table in study["tables"]]
+    sentences = [text for text in texts if "BatchNorm" in text]
+    assert sentences
+    assert all(re.search("models with BatchNorm|models that have it", each) for each in sentences)
+
+
 def test_two_studies_may_share_a_cell(tmp_path):
     groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
     paths = [

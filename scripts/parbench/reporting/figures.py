@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SECOND = "Tune one device, or add a second?"
-Point = tuple[float, float]  # seconds of training so far, and test accuracy, means over seeds
+Point = tuple[float, float]  # epochs or seconds of training so far, and test accuracy: means
 Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 
 
@@ -47,15 +47,21 @@ def figures(study: StudyResults) -> list[FigureEntry]:
 
 
 def learning_figure(study: StudyResults) -> FigureEntry | None:
-    """Return the figure of accuracy over time, for models that several variants train."""
+    """Return the figure of accuracy over time, for models that several variants train; over epochs
+    if cells shared a machine, so that their times mean little."""
+    histories_by_group = {
+        group: histories
+        for group in study.own
+        if (histories := [run.history for run in group.ok if run.history])
+        and group.training.profile == "none"
+        and group.training.steps is None
+        and min(map(len, histories)) > 1  # one point is not a curve
+    }
+    shared = any(group.shared for group in histories_by_group)
     curves: dict[str, list[Curve]] = {}
-    for group in study.own:
-        histories = [run.history for run in group.ok if run.history]
-        if histories and group.training.profile == "none" and group.training.steps is None:
-            points = [_mean_epoch(epochs) for epochs in zip(*histories, strict=False)]
-            if len(points) < 2:
-                continue  # one point is not a curve
-            curves.setdefault(group.model, []).append((bar_label(study, group), points))
+    for group, histories in histories_by_group.items():
+        points = [_mean_epoch(epochs, shared) for epochs in zip(*histories, strict=False)]
+        curves.setdefault(group.model, []).append((bar_label(study, group), points))
     curves = {
         model: model_curves for model, model_curves in curves.items() if len(model_curves) > 1
     }
@@ -63,39 +69,48 @@ def learning_figure(study: StudyResults) -> FigureEntry | None:
         return None
     panels = {
         model: Panel(
-            partial(_draw_curves, study, model, model_curves),
+            partial(_draw_curves, study, model, model_curves, shared),
             1.7 + 0.17 * math.ceil(len(model_curves) / 2),
             WIDTH / 2,
         )
         for model, model_curves in curves.items()
     }
-    caption = (
-        "Accuracy on the test images after each epoch (a dot) against the training time "
-        "so far: mean over seeds."
-    )
+    caption = "Accuracy on the test images after each epoch (a dot)"
+    if shared:
+        caption += (
+            ": mean over seeds. Not against the training time, since other cells ran at the same "
+            "time as some of these and may have slowed them."
+        )
+    else:
+        caption += " against the training time so far: mean over seeds."
     return figure_json(study, "learning", "Does it learn the same?", caption, panels, 2)
 
 
-def _mean_epoch(epochs: tuple[Epoch, ...]) -> Point:
+def _mean_epoch(epochs: tuple[Epoch, ...], shared: bool) -> Point:
     scores = (each.test_accuracy for each in epochs)
     measured = [score for score in scores if score is not None]
-    return fmean(each.elapsed_seconds for each in epochs), fmean(measured)
+    so_far = (each.epoch if shared else each.elapsed_seconds for each in epochs)
+    return fmean(so_far), fmean(measured)
 
 
-def _draw_curves(study: StudyResults, model: str, curves: list[Curve], figure: Figure) -> None:
-    """Draw a model's accuracy over training time."""
+def _draw_curves(
+    study: StudyResults, model: str, curves: list[Curve], shared: bool, figure: Figure
+) -> None:
+    """Draw a model's accuracy over training time or, if ``shared``, over epochs."""
     palette, time_unit = colors(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
     axes = figure.subplots()
     for label, points in curves:
         heights = [convert(accuracy, "fraction", unit) for _, accuracy in points]
-        times = [convert(seconds, "s", time_unit) for seconds, _ in points]
+        passed = [so_far if shared else convert(so_far, "s", time_unit) for so_far, _ in points]
         look = dict(zip(("color", "ls"), palette[label], strict=True))
-        axes.plot(times, heights, label=cut(label, 20), marker="o", lw=1.3, ms=2.6, **look)
+        axes.plot(passed, heights, label=cut(label, 20), marker="o", lw=1.3, ms=2.6, **look)
     axes.grid(visible=True)
     axes.set_title(cut(model, 30))
     axes.set_ylabel(heading("test_accuracy", unit))
-    axes.set_xlabel(f"Training time ({unit_text(time_unit)})")
+    axes.set_xlabel("Epoch" if shared else f"Training time ({unit_text(time_unit)})")
+    if shared:
+        axes.locator_params(axis="x", integer=True)
     figure.legend(loc="outside lower left", ncols=2, fontsize=6.5)
 
 

@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import write_json
+from parbench.plan.published import rows as published_rows
 from parbench.reporting import certificates, claim_tables, glossary, in_turns, panels, sections
 from parbench.reporting.render import render_html
 from parbench.reporting.same_cells import same_cells
@@ -71,10 +72,13 @@ def collect(
     environments = panels.environments(studies)
     claims, judged = claim_tables.section(studies, claimed, published or [])
     claiming = {each.study for each in judged}
+    sources = {each.study.published for each in studies} | {each.claim.study for each in judged}
+    rows = (row for path in published or () for row in published_rows(path))
+    printed = [row.hardware for row in rows if row.study in sources]
     made: Collected = {
         "title": f"parbench: {_names(studies)}",
         "timestamp": timestamp(studies),
-        "summary": sections.summary(studies),
+        "summary": sections.summary(studies, printed),
         "claims": claims,
         "turns": in_turns.headline(
             (each for each in studies if each.name not in claiming),

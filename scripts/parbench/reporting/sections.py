@@ -28,6 +28,7 @@ from parbench.reporting.text import (
     date_time,
     deployment_text,
     listed,
+    machine_name,
     machine_text,
     mapping_text,
     settings_pairs,
@@ -45,9 +46,10 @@ LACKS = {
 
 
 class SummaryEntry(TypedDict):
-    """The report's first page."""
+    """The report's first page; ``where``: the machines, and the devices of the sources."""
 
     sentence: str
+    where: str
     facts: list[list[str]]
     table: TableEntry
 
@@ -81,12 +83,15 @@ class EvidenceEntry(TypedDict):
     sentence: str
 
 
-def summary(studies: list[StudyResults]) -> SummaryEntry:
-    """Return the first page: comparable numbers; machines, stacks, dates; a row per study."""
-    states = Counter(group.short_status for study in studies for group in study.groups)
+def summary(studies: list[StudyResults], printed: Iterable[str] = ()) -> SummaryEntry:
+    """Return the first page: comparable numbers; machines, stacks, dates; a row per study.
+
+    ``printed``: the devices that the sources of numbers and claims name.
+    """
     return {
-        "sentence": _headline(studies, states),
-        "facts": _facts(studies, states),
+        "sentence": _headline(studies),
+        "where": _where(studies, list(dict.fromkeys(printed))),
+        "facts": _facts(studies),
         "table": _study_table(studies),
     }
 
@@ -98,7 +103,6 @@ def study_section(study: StudyResults, known: Environments) -> StudySection:
     makers = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
     tables += filter(None, (make(study) for make in (*makers, phases_table)))
     tables += [work_table(study)]
-    states = Counter(group.short_status for group in study.groups)
     return {
         "id": anchor("study", study.name),
         "name": study.name,
@@ -107,7 +111,7 @@ def study_section(study: StudyResults, known: Environments) -> StudySection:
         "citation": about.citation and {"text": about.citation.text, "url": about.citation.url},
         "facts": [
             ["Dataset", about.dataset],
-            ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
+            ["Groups", _groups([study])],
             ["Machine", _several(_machines(study))],
             ["Software", _software(study)],
             ["Reproduced", f"mean {SPREAD} (how many)"],
@@ -151,7 +155,17 @@ def _software(study: StudyResults) -> str:
     return f"{software_text(study.stack, study.deployment).removeprefix('the ')}, in {where}"
 
 
-def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
+def _groups(studies: list[StudyResults]) -> str:
+    """Return how many groups with cells of their own have which status, and how many combine them:
+    ``11: 10 ok and 1 not run; 2 more combine groups of several models``."""
+    states = Counter(group.short_status for study in studies for group in study.own)
+    combining = sum(len(study.groups) - len(study.own) for study in studies)
+    verb = "combines" if combining == 1 else "combine"
+    more = f"; {combining} more {verb} groups of several models" if combining else ""
+    return f"{states.total()}: {counted(states)}{more}" if states else "none"
+
+
+def _facts(studies: list[StudyResults]) -> list[list[str]]:
     # By path, since studies may share cells, while each file of evidence has its own runs.
     runs = {
         study.cells_folder / cell: run for study in studies for cell, run in study.runs.all.items()
@@ -163,7 +177,7 @@ def _facts(studies: list[StudyResults], states: Counter) -> list[list[str]]:
     finished = max((run.finished for run in runs.values()), default="")
     environments = [run.environment for run in runs.values()]
     return [
-        ["Groups", f"{states.total()}: {counted(states)}"],
+        ["Groups", _groups(studies)],
         ["Measured", listed(counts)],
         ["Machine", _several(machine_text(each.machine) for each in environments)],
         ["Stack", _several(study.stack for study in studies)],
@@ -177,13 +191,28 @@ def _several(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts)) or "none"
 
 
-def _headline(studies: list[StudyResults], states: Counter) -> str:
+def _where(studies: list[StudyResults], printed: list[str]) -> str:
+    """Return the sentence on the machines that measured, unless that on evidence names them, and on
+    the devices that the sources name; empty if nothing is known."""
+    machines = (
+        run.environment.machine
+        for study in studies
+        if study.evidence is None
+        for run in study.runs.all.values()
+    )
+    here = listed(list(dict.fromkeys(map(machine_name, machines))))
+    theirs = f"the sources' numbers come from {listed(printed)} (as printed)" if printed else ""
+    text = "; ".join(filter(None, (f"measured on {here}" if here else "", theirs)))
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _headline(studies: list[StudyResults]) -> str:
     verdicts = sum((counted_verdicts(study) for study in studies), Counter())
     if not verdicts:
-        sentence = (
-            f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
-        )
-        return sentence + "None of the numbers in its tables has a published counterpart."
+        own = [group for study in studies for group in study.own]
+        ran = sum(not group.not_run for group in own)
+        numbers = "no number in this report's tables has a published counterpart"
+        return f"{ran} of {count(len(own), 'group')} of cells ran here; {numbers}."
     judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
     judged_text = listed([f"{verdicts[name]} {name}" for name in judged])
     total, compared = verdicts.total(), sum(verdicts[name] for name in judged)

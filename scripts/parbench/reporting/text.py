@@ -186,6 +186,19 @@ def hardware_text(hardware: Hardware) -> str:
     return text if hardware.nodes == 1 else f"{hardware.nodes} nodes, each {text}"
 
 
+def machine_name(machine: Machine) -> str:
+    """Return a machine's CPU, with its numbers of cores and accelerators in parentheses."""
+    parts = [count(machine.cores, "core")] if machine.cores else []
+    parts += _cards(machine)
+    return (machine.cpu or "an unknown CPU") + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _cards(machine: Machine) -> list[str]:
+    """Return ``2× NVIDIA H200`` of each kind of accelerator."""
+    cards = Counter(card.name for card in machine.accelerators)
+    return [f"{number}× {name}" for name, number in cards.items()]
+
+
 def machine_text(machine: Machine) -> str:
     """Describe a machine: CPU, cores, memory, accelerators, fingerprint."""
     parts = [machine.cpu or "unknown CPU"]
@@ -193,6 +206,5 @@ def machine_text(machine: Machine) -> str:
         parts.append(count(machine.cores, "core"))
     if machine.memory_mib:
         parts.append(f"{machine.memory_mib / 1024:.0f} GiB")
-    cards = Counter(card.name for card in machine.accelerators)
-    parts += [f"{number}× {name}" for name, number in cards.items()]
+    parts += _cards(machine)
     return ", ".join(parts) + f" [{machine.fingerprint}]"
