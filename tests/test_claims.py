@@ -993,13 +993,14 @@ def test_in_junit_only_what_holds_has_passed(verdict):
 
 
 def test_evidence_of_several_machines_is_a_matrix(tmp_path):
-    """A row for each claim, a column for each machine and grade."""
+    """A row for each claim, a column for each machine and grade. One measured pairs alone."""
     (tmp_path / "claims.yaml").write_text(
         json.dumps({"two-faster": {"study": "paper", "claim": "Two are faster.", **FASTER}})
     )
     cells, studies = tmp_path / "results" / "cells", []
     for name, machine, ratios in (("here", "0123456789ab", FAST), ("there", "f" * 12, SLOW)):
         machine = {"machine": {"fingerprint": machine}}
+        machine |= {"told": {"not_run": terms.NOT_MEASURED}} if name == "there" else {}
         own = [
             constructed.Group(name, "eager", CPU1, **machine),
             constructed.Group(name, "ddp", CPU2, turns=ratios, **machine),
@@ -1015,8 +1016,8 @@ def test_evidence_of_several_machines_is_a_matrix(tmp_path):
     columns = [column for head in matrix["heads"][1:] for column in head["columns"]]
     found = dict(zip(columns, (cell["text"] for cell in row[1:]), strict=True))
     here, there = sorted(found)
-    assert here.endswith("[0123456789ab]: other hardware")
-    assert there.endswith("[ffffffffffff]: other hardware")
+    assert here.endswith(" 2 cores, 23 GiB [0123456789ab]: other hardware")
+    assert there.endswith(" 2 cores, 23 GiB [ffffffffffff]: other hardware")
     rests = "(1 comparison: {})".format
     assert found[here] == f"{terms.HOLDS} {rests('here')}"
     assert found[there] == f"{terms.FAILS} {rests('there')}"

@@ -157,7 +157,7 @@ def key(blocks: list[ClaimBlock]) -> FigurePart:
     marks = [f"{mark} {meaning}" for mark, meaning in MARKS.items() if mark in used]
     # Blanks within an entry must not break.
     entries = ", ".join(mark.replace(" ", "\u00a0") for mark in marks)
-    lines = textwrap.wrap(entries, 100, break_on_hyphens=False)
+    lines = textwrap.wrap(entries, 115, break_on_hyphens=False)
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; vertical "
         "line, the bound of the devices here; green, where the direction is as claimed."

@@ -126,7 +126,7 @@ def _matrix(judged: list[Judged], studies: list[StudyResults]) -> TableEntry | N
     described = {
         run.environment.machine.fingerprint: machine_text(run.environment.machine)
         for study in studies
-        for run in study.runs.alone.values()
+        for run in study.runs.all.values()
     }
 
     machines_by_study = {study.name: machines_of(study.groups) for study in studies}
