@@ -113,6 +113,8 @@ def _weak(number: int, weakness: str) -> str:
         return f"come{s} {weakness}"
     if weakness.startswith("based "):
         return f"rest{s} {weakness.removeprefix('based ')}"
+    if weakness.startswith("no "):
+        return f"{'has' if number == 1 else 'have'} {weakness}"
     return f"{'is' if number == 1 else 'are'} {weakness}"
 
 
