@@ -67,9 +67,15 @@ def test_restarts_are_added_and_kept(work):
     # Two more restarts of 8 seconds do not fit into 12, but those of the other pair do.
     cost(work, "*.pair.*", 0)
     cost(work, "*.inference.*", 8)
-    work.parbench("decide", "--minutes", "0.2")
+    said = work.parbench("decide", "--minutes", "0.2").stdout
+    # Between restarts of one pair, one of another pair is measured, if the time allows it.
+    assert "undecided comparisons: 1; one more restart or seed of each, with one of" in said
+    assert list(json.loads(kept.read_text()).values()) == [3, 3]
+    cost(work, "*.inference.*", 20)
+    said = work.parbench("decide", "--minutes", "0.2").stdout
+    assert "with one of" not in said
     training, inference = json.loads(kept.read_text()).values()
-    assert training > inference == 2
+    assert training > inference == 3
     # The workflow's next run plans them, too: only the whole training is left.
     assert work.jobs()["train"] == 1
 

@@ -257,16 +257,18 @@ def _decided(
         chosen = _nearest(still_open(plan), seconds_left)
         if not chosen:
             break
-        minutes = math.ceil(sum(comparison.cost for comparison in chosen) / 60)
+        parts = [part for comparison in chosen for part in comparison.parts]
+        seconds = sum(comparison.cost for comparison in chosen)
+        between = _between(plan, parts, seconds_left - seconds)
+        seconds += sum(_compared(pair).series.cost for pair in between)
+        another = "".join(f", with one of {pair.id} between" for pair in between)
         print(
-            f"parbench: undecided comparisons: {len(chosen)}; one more restart or seed of each "
-            f"takes some {minutes} min",
+            f"parbench: undecided comparisons: {len(chosen)}; one more restart or seed of each"
+            f"{another} takes some {math.ceil(seconds / 60)} min",
             flush=True,
         )
-        count_by_id = {
-            part.id: len(part.cells) + 1 for comparison in chosen for part in comparison.parts
-        }
-        decided.keep_restarts(count_by_id)
+        parts += between
+        decided.keep_restarts({part.id: len(part.cells) + 1 for part in parts})
         plan = planned()
         measured |= _measure(plan, others)
     return plan, measured
@@ -281,6 +283,28 @@ def _nearest(known: Iterable[Open], seconds_left: float) -> list[Open]:
     able.sort(key=lambda each: each.seconds)
     ends = accumulate(each.seconds for each in able)
     return [each for each, end in zip(able, ends, strict=True) if end <= seconds_left] or able[:1]
+
+
+def _between(
+    plan: expansion.Plan, parts: Sequence[PairGroup | PlannedGroup], seconds: float
+) -> list[PairGroup]:
+    """Return the pair to measure once between restarts of the only one in ``parts``.
+
+    Restarts of one pair in direct succession are too alike to count as independent. It is the pair
+    with the fewest restarts of those whose restart takes at most ``seconds``; none if there is no
+    other, or ``parts`` has several entries, which are measured in rotation.
+    """
+    if len(parts) != 1:
+        return []
+    others = (
+        pair
+        for study in plan.studies.values()
+        for pair in study.pairs
+        if pair.not_run is None and pair.id != parts[0].id
+    )
+    fitting = (pair for pair in others if _compared(pair).series.cost <= seconds)
+    fewest = min(fitting, key=lambda pair: len(pair.cells), default=None)
+    return [fewest] if fewest else []
 
 
 def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
