@@ -914,7 +914,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     (found,) = made["audit"]["rows"]
     assert [cell["text"] for cell in found][:2] == ["constructed", "equal to the last digit"]
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
-    where = "Measured on Constructed CPU (2 cores); the sources' numbers come from X (as printed)."
+    where = "Measured on Constructed CPU (2 cores); the sources' numbers come from X."
     for text in (made["sentence"], where, made["figure"]["title"], "Two are faster than one."):
         assert squeezed(text) in first
     assert made["sentence"].startswith("Of 1 claim, 1 holds in direction only. 1 of its 1 part")

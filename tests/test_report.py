@@ -434,7 +434,7 @@ def test_the_head_says_where_it_was_measured_and_counts_groups_that_ran(tmp_path
     data = collect(constructed.write_study(tmp_path, study, groups))
     html, pdf = render(data)
     for told in (
-        "2 of 3 groups of cells ran here; no number in this report's tables has a published",
+        "2 of 3 groups of cells ran here; no number in a study's table has a published",
         "Measured on Constructed CPU (2 cores).",
     ):
         assert escape(told) in html

@@ -426,7 +426,11 @@ def _who(part: JudgedPart, each: Comparison) -> str:
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:
     """Return the published and measured values, or largest components, and the interval."""
-    published, nothing = absent("no number"), absent("nothing to compare")
+    has_cells = each.ratios or each.group
+    published, nothing = (
+        absent("none" if has_cells else terms.NO_CELLS),
+        absent("nothing to compare"),
+    )
     if each.published:
         published = TableCell(_text(each.published, points), sort=each.published[0])
     if each.largest is not None:

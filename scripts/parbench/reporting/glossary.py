@@ -72,8 +72,9 @@ DISTURBED_PAIR = Term(
 DRIFTING = Term(
     "drift",
     "said of a pair whose restarts gave rising or falling ratios in the order in which they were "
-    f"measured (Kendall's rank correlation, p below {DRIFT:g}). Its interval errs more often, what "
-    "a decision would take is unknown, and no verdict on it is firm",
+    f"measured (Kendall's rank correlation, p below {DRIFT:g}, which fewer than 6 restarts cannot "
+    "show). Its interval errs more often, what a decision would take is unknown, and no verdict "
+    "on it is firm",
 )
 SESSION = Term(
     "session",
@@ -367,7 +368,11 @@ CLAIMS = (
         "cannot be shown here",
     ),
     Term(terms.HOLDS_IN_PART, "some parts are as claimed, others are refuted"),
-    Term(terms.FAILS, "the claim is refuted, and no part is as claimed"),
+    Term(
+        terms.FAILS,
+        "what was measured here, at its scale and on its devices, refutes the claim, and no part "
+        "is as claimed. The claim may hold elsewhere",
+    ),
     Term(
         terms.IMPOSSIBLE,
         "it is beyond what the source's own devices can give. What is measured here does not "

@@ -201,7 +201,7 @@ def _where(studies: list[StudyResults], printed: list[str]) -> str:
         for run in study.runs.all.values()
     )
     here = listed(list(dict.fromkeys(map(machine_name, machines))))
-    theirs = f"the sources' numbers come from {listed(printed)} (as printed)" if printed else ""
+    theirs = f"the sources' numbers come from {listed(printed)}" if printed else ""
     text = "; ".join(filter(None, (f"measured on {here}" if here else "", theirs)))
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
@@ -211,7 +211,7 @@ def _headline(studies: list[StudyResults]) -> str:
     if not verdicts:
         own = [group for study in studies for group in study.own]
         ran = sum(not group.not_run for group in own)
-        numbers = "no number in this report's tables has a published counterpart"
+        numbers = "no number in a study's table has a published counterpart"
         return f"{ran} of {count(len(own), 'group')} of cells ran here; {numbers}."
     judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
     judged_text = listed([f"{verdicts[name]} {name}" for name in judged])

@@ -194,9 +194,10 @@ class Comparison:
         return self.verdict if self.ratios or self.group else terms.NO_CELLS
 
 
-def untested(study: ClaimBasis, why: str) -> Comparison:
-    """Return a comparison that has no numbers, for the reason ``why``."""
-    return Comparison(study.name, terms.NOT_MEASURED, (why,))
+def untested(study: ClaimBasis, why: str, published: tuple[float, ...] = ()) -> Comparison:
+    """Return a comparison of which nothing was measured, for the reason ``why``; ``published``: the
+    size that its claim states."""
+    return Comparison(study.name, terms.NOT_MEASURED, (why,), published=published)
 
 
 # ---------------------------------------------------------------- what is compared with what
@@ -300,7 +301,8 @@ def of_two_groups(test: ClaimTest, study: ClaimBasis) -> list[Comparison]:
     groups = measuring(study.groups, test.metric)
     ratios = [_ratio(test, study, *two) for two in groups_compared(test, groups)]
     comparisons = [_compared(test, study, combined) for combined in contrasted(test, ratios)]
-    return comparisons or [untested(study, f"{study.name} has {why_no_comparison(test, groups)}")]
+    why = f"{study.name} has {why_no_comparison(test, groups)}"
+    return comparisons or [untested(study, why, test.sizes)]
 
 
 def _ratio(test: ClaimTest, study: ClaimBasis, over: Group, under: Group) -> Ratio:

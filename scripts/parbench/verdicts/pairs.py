@@ -178,7 +178,7 @@ class Compared:
     @cached_property
     def drifts(self) -> bool:
         """Whether the values rise or fall with the order of the restarts, by Kendall's rank
-        correlation. Fewer than 5 restarts cannot show it."""
+        correlation. Fewer than 6 restarts cannot show it."""
         if len(self._in_order) < FEWEST:
             return False
         correlation = cast(Any, stats.kendalltau)(range(len(self._in_order)), self._in_order)
