@@ -317,7 +317,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("cells", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n35 cells: "),
+        ("cells", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n39 cells: "),
         ("why swin.eager.cpu1.s0", "would run because:\n  - it has not been train"),
         ("command vit.ddp.cpu2.s0", r"scripts/bin/parbench launch .*vit.ddp.cpu2.s0-\w{8}"),
         ("images list", r"(?m)^torch-current-\w{12} "),
