@@ -473,7 +473,8 @@ def _audit(
         caption="These are questions to the authors. They follow from arithmetic, without "
         "training; a claim that they contradict is judged by that, not by what is measured here. "
         "Certain: a number, or the sentence it contradicts, is wrong, whatever was run. Likely: "
-        "one is wrong unless another clock, other work or a run that is not printed explains it. "
+        "one is wrong unless another clock, other work, the same seed with the same arithmetic, or "
+        "a run that is not printed explains it. "
         "Weak: it may be chance. "
         f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
         "samples, and a test set with as many samples of each class.",
