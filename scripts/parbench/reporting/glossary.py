@@ -60,7 +60,7 @@ GRADES = (
 FIRM = Term(
     "firm",
     f"said of a verdict that stays the same if each interval's {_percent(ALPHA)} probability of "
-    "error is divided by the number of claims in the report. It is at the source's own scale, and "
+    "error is divided by the number of claims in the report. Its grade is not scaled copy, and it "
     "rests on pairs that do not drift, fewer than half of whose pairs of slices were disturbed, "
     "and for each of whose sides there is an A/A pair that is equal",
 )

@@ -108,7 +108,7 @@ class Judged:
     fingerprints of the machines that ran them; ``weaknesses``: all reasons why the verdict is not
     firm, none if it is. A firm verdict would not change if the 5 % error were divided among all
     claims of the report, rests on pairs fewer than half of whose pairs of slices were disturbed and
-    whose A/A pairs are equal, and is at the source's own scale.
+    whose A/A pairs are equal, and is not from a scaled copy.
     """
 
     name: str
