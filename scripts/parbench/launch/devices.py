@@ -97,7 +97,7 @@ def lock_cores_and_gpus(cores: Collection[int], holder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hold(number: int, kind: str, locks: dict[str, str], holder: str) -> Iterator[tuple[str, ...]]:
-    """Hold ``number`` of the ``locks`` ({name: device}, best first), all or none.
+    """Hold ``number`` of the ``locks`` ({name: device}, preferred ones first), all or none.
 
     Holding a few while waiting for more would block other cells. Raises ParbenchError if there are
     fewer than ``number``.

@@ -30,7 +30,7 @@ LIVES = "another run is using this folder: wait until it ends, or use a second c
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: its name, its number, and the number of its boot, which containers share."""
+    """A machine: its host name, machine ID and boot ID, which containers share."""
 
     name: str
     machine: str

@@ -45,7 +45,7 @@ LOCKS = Check(
 
 
 def examine(configfiles: list[Path]) -> Iterator[Check]:
-    """Yield checks of the locks and of limits, and one for each entry of `hardware`."""
+    """Yield checks of device locks and Slurm's limits, and one for each entry of `hardware`."""
     config = config_files.read(configfiles)
     cluster = slurm_cluster.ask()
     studies = map(config_files.study, config.studies)

@@ -89,7 +89,7 @@ def check_names(study: Study, where: str) -> None:
         for variant in table.variants:
             known(f"tables.{number}.variants", variant, study.variants, where)
     if study.second_device is not None:
-        known("second_device", study.second_device, study.variants, where)
+        known("second_device", study.second_device, study.variants, where, what="variant")
     used_strategies = {entry.strategy for entry in study.variants.values()}
     for strategy in study.assumed.get("options", {}):
         known("assumed.options", strategy, used_strategies, where)

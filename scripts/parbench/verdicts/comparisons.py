@@ -45,8 +45,9 @@ PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 class ClaimBasis:
     """What claims are judged by: a study's groups with their runs, and its source's values.
 
-    The study tests its source's claims and, by name, ``claims`` of others. Other than
-    tables.Measured, from which its table is made, this has no plan but values of the table.
+    The study tests its source's claims and, by name, ``claims`` of others. Unlike
+    tables.Measured, from which the study's table is made, this does not hold the plan; it holds
+    some of the table's values instead.
 
     ``about``: the plan's study; ``means``: the table's means of metrics named
     <metric>:<component>, by (group id, metric).

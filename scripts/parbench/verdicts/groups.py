@@ -62,7 +62,7 @@ class InTurns:
 
 
 class Group(PlannedGroup):
-    """A planned group together with the measurements of its cells. Compared by identity.
+    """A planned group together with the measurements of its cells. It equals only itself.
 
     ``runs``: the runs of its cells or, for several models trained together (a group with
     ``members``), one combined run per seed that all have; ``cell_runs``: the same runs uncombined,
