@@ -239,7 +239,7 @@ AGAIN: dict[str, Callable[[Workspace], None] | None] = {
     "the version of a package that it can reach, on the host": None,
     "an input of its image, such as its recipe or lock file": recipe,
     "a file of a local dataset": None,
-    "its dataset's entry in config.yaml (but `urls`), or the version of its conversion": entry,
+    "its dataset's entry in config.yaml (except `urls`), or the version of its conversion": entry,
     "the weights that it starts from": other_weights,
 }
 NOT_AGAIN: dict[str, Callable[[Workspace], None] | None] = {
