@@ -35,7 +35,7 @@ def known(
 ) -> None:
     """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``.
 
-    For the message: ``own``, how a user adds one; ``what`` it names.
+    For the message: ``where``, the file; ``own``, how a user adds one; ``what`` it names.
     """
     names = list(names)
     if name not in names:
