@@ -86,9 +86,9 @@ def _firm(decided: list[Judged]) -> str:
     firm = total - len(weak)
     found = Counter(why for each in weak for why in each.weaknesses)
     of_one = listed([_weak(1, why) for why in found])
-    counted = ((_all_or(number, total), number, why)
-               for why, number in found.items())  # fmt: skip
-    of_many = listed([f"{subject} {_weak(number, why)}" for subject, number, why in counted])
+    of_many = listed(
+        [f"{_all_or(number, total)} {_weak(number, why)}" for why, number in found.items()]
+    )
     if total == 1:
         told = f"not firm: it {of_one}" if weak else "firm"
         return f"The one verdict that a claim holds or does not is {told}"

@@ -28,10 +28,10 @@ from parbench.reporting.text import (
     date_time,
     deployment_text,
     listed,
-    machine_name,
     machine_text,
     mapping_text,
     settings_pairs,
+    short_machine_text,
     software_text,
 )
 from parbench.reporting.work import work_table
@@ -200,7 +200,7 @@ def _where(studies: list[StudyResults], printed: list[str]) -> str:
         if study.evidence is None
         for run in study.runs.all.values()
     )
-    here = listed(list(dict.fromkeys(map(machine_name, machines))))
+    here = listed(list(dict.fromkeys(map(short_machine_text, machines))))
     theirs = f"the sources' numbers come from {listed(printed)}" if printed else ""
     text = "; ".join(filter(None, (f"measured on {here}" if here else "", theirs)))
     return f"{text[0].upper()}{text[1:]}." if text else ""

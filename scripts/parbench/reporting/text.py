@@ -186,7 +186,7 @@ def hardware_text(hardware: Hardware) -> str:
     return text if hardware.nodes == 1 else f"{hardware.nodes} nodes, each {text}"
 
 
-def machine_name(machine: Machine) -> str:
+def short_machine_text(machine: Machine) -> str:
     """Return a machine's CPU, with its numbers of cores and accelerators in parentheses."""
     parts = [count(machine.cores, "core")] if machine.cores else []
     parts += _cards(machine)

@@ -9,7 +9,6 @@ valid: see sequential.py.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -322,14 +321,14 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
         undone = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
         if undone:
             paths = (str(places.folder(cell) / "metrics.json") for cell in undone)
-            _snakemake(*others, *study.arguments, "--", *paths)
+            # The budget is this program's: Snakemake need not announce it again.
+            _snakemake(*others, *study.arguments, "budget_minutes=0", "--", *paths)
             measured = True
     return measured
 
 
 def _snakemake(*arguments: str) -> None:
     """Run Snakemake. Raises ParbenchError if it fails."""
-    os.environ["PARBENCH_DECIDING"] = "1"  # it need not foretell again what happens here
     if programs.snakemake(*arguments):
         raise ParbenchError("not all could be measured: see the error above")
 

@@ -408,8 +408,7 @@ class WorkflowRun:
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
                   f"are built {containers.COST}")  # fmt: skip
         try:
-            deciding = "PARBENCH_DECIDING" in os.environ
-            budget = 0 if deciding else self.config.budget_minutes
+            budget = self.config.budget_minutes
             lines = forecast(self.plan, trained, budget) or ["no cell is to be trained"]
         except ParbenchError as error:  # evidence of an earlier run; training does not need it
             count = f"{len(trained)} cell{'s' * (len(trained) != 1)} to train"
