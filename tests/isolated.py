@@ -24,8 +24,8 @@ CODE = ("scripts", "tests", "rules", "containers")
 # The only variables that tests see.
 KEPT = {
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "LD_LIBRARY_PATH"),
-    # what is there, and what must be; what `make chaos-stream` and tests/test_contract.py document
-    *("PARBENCH_CACHE", "PARBENCH_REQUIRE", "PARBENCH_KILLS", "REWRITE_CONTRACT"),
+    # what is there, and what must be; what `make chaos-stream` and tests/test_expected.py document
+    *("PARBENCH_CACHE", "PARBENCH_REQUIRE", "PARBENCH_KILLS", "REWRITE_EXPECTED"),
     # where packages come from; behind a proxy, by pip's own setting
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_PROXY"),
     *("PIP_CONFIG_FILE", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_DEFAULT_TIMEOUT"),

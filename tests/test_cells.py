@@ -1,6 +1,6 @@
 """Studies become cells, and a cell's state is reported with its reasons.
 
-tests/contract has the plans of all studies and the messages for mistakes.
+tests/expected has the plans of all studies and the messages for mistakes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from parbench import decided, identity, machine, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.decided import Decided
 from parbench.errors import ParbenchError
+from parbench.launch import outcome
 from parbench.measure import metrics_types, provenance
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.options import all_options
@@ -297,6 +298,19 @@ def trained(base, tmp_path, monkeypatch):
 @pytest.mark.parametrize("status", ["ok", "diverged", "out_of_memory"])
 def test_a_failed_run_is_a_result_and_not_trained_again(trained, status):
     trained.leave(status)
+    assert trained.state() == ("done", [])
+
+
+def test_a_cell_whose_last_run_failed_says_why(trained, capsys):
+    trained.path.unlink()
+    assert trained.state()[0] == "missing"
+    log = trained.path.with_name("log.txt")
+    outcome.record_failure(trained.path.parent, "rank 1 exited with status 3", log)
+    reason = f"its last run failed: rank 1 exited with status 3 ({log})"
+    assert trained.state() == ("failed", [reason])
+    state.show_why(trained.cell.id, trained.plan)
+    assert f"It would run because:\n  - {reason}\n" in capsys.readouterr().out
+    trained.leave()
     assert trained.state() == ("done", [])
 
 

@@ -158,7 +158,7 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
 
 
 # ---------------------------------------------------------------- several models together
-# tests/contract has the numbers of all evidence.
+# tests/expected has the numbers of all evidence.
 
 
 (MEASURED,) = (config_files.ROOT / "reports/evidence").glob("laharsh-cpu-*.json")

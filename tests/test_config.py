@@ -1,6 +1,6 @@
 """A user's files are read safely, and mistakes in them are named.
 
-Most messages are in tests/contract/mistakes.yaml; this file tests what no golden file can hold.
+Most messages are in tests/expected/mistakes.yaml; this file tests what no golden file can hold.
 """
 
 from __future__ import annotations

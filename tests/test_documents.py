@@ -64,7 +64,7 @@ def test_the_readme_is_short_and_leads_to_every_page():
 
 
 def test_the_table_of_studies_is_up_to_date():
-    """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages. tests/test_contract.py
+    """If not, run PYTHONPATH=scripts python -m parbench.reporting.pages. tests/test_expected.py
     holds the other page that it makes."""
     page = (ROOT / pages.STUDIES).read_text(encoding="utf-8")
     assert pages.with_studies(page) == page

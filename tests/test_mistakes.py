@@ -1,11 +1,11 @@
-"""What a user reads after a mistake, as tests/contract/mistakes.yaml lists it.
+"""What a user reads after a mistake, as tests/expected/mistakes.yaml lists it.
 
 Each is made as a user makes it and must be answered by one clear error before anything runs. After
 a change on purpose, rewrite the messages, all of them or one, and read the difference:
 
-    REWRITE_CONTRACT=1 python -m pytest tests/test_mistakes.py
+    REWRITE_EXPECTED=1 python -m pytest tests/test_mistakes.py
     T=tests/test_mistakes.py::test_a_mistake_is_answered_by_its_message
-    REWRITE_CONTRACT=1 python -m pytest "$T[an unknown stack]"
+    REWRITE_EXPECTED=1 python -m pytest "$T[an unknown stack]"
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import yaml
 
 from workspace import ROOT, Workspace
 
-CATALOGUE = Path(__file__).parent / "contract" / "mistakes.yaml"  # of the checkout
-MISTAKES = yaml.safe_load((ROOT / "tests/contract/mistakes.yaml").read_text(encoding="utf-8"))
+CATALOGUE = Path(__file__).parent / "expected" / "mistakes.yaml"  # of the checkout
+MISTAKES = yaml.safe_load((ROOT / "tests/expected/mistakes.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
 def work(tmp_path_factory):
     """Return a work folder whose quickstart is the study that most mistakes are made in."""
     work = Workspace(tmp_path_factory.mktemp("mistakes") / "work")
-    shutil.copy(ROOT / "tests/contract/five.yaml", work.folder / "studies/quickstart.yaml")
+    shutil.copy(ROOT / "tests/expected/five-strategies.yaml", work.folder / "studies/quickstart.yaml")
     return work
 
 
@@ -89,7 +89,7 @@ def test_a_mistake_is_answered_by_its_message(work, name):
     mistake = MISTAKES[name]
     with made(work, mistake):
         says = message(work, mistake.get("run", "cells"))
-    if "REWRITE_CONTRACT" in os.environ:
+    if "REWRITE_EXPECTED" in os.environ:
         rewrite(name, says)
     else:
         assert says == mistake.get("says", "").rstrip()

@@ -1,6 +1,6 @@
 """What strategies tell the plan: contradictory settings, and reasons not to run.
 
-tests/contract has their work in the plans of all studies, and most of the contradictions.
+tests/expected has their work in the plans of all studies, and most of the contradictions.
 """
 
 from __future__ import annotations

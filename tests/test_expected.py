@@ -1,11 +1,11 @@
 """What a user types and gets must not change while the code behind it changes.
 
 Programs are run as a user or a rule runs them, and the numbers, ids and verdicts that they print
-and write are compared with the files in tests/contract; other tests hold the sentences.
+and write are compared with the files in tests/expected; other tests hold the sentences.
 Nothing of the project is imported. When behavior changes on purpose, rewrite those files, and read
 the difference before you commit it:
 
-    REWRITE_CONTRACT=1 python -m pytest tests/test_contract.py
+    REWRITE_EXPECTED=1 python -m pytest tests/test_expected.py
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import yaml
 
 from workspace import ROOT, Workspace
 
-GOLDEN = Path(__file__).parent / "contract"  # of the checkout, where it is rewritten
-REWRITE = "REWRITE_CONTRACT" in os.environ
+GOLDEN = Path(__file__).parent / "expected"  # of the checkout, where it is rewritten
+REWRITE = "REWRITE_EXPECTED" in os.environ
 STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 EVIDENCE = sorted(path.stem for path in (ROOT / "reports/evidence").glob("*.json"))
 
 
 def hold(name: str, text: str) -> None:
-    """Compare ``text`` with tests/contract/<name>, line by line, or write it there."""
+    """Compare ``text`` with tests/expected/<name>, line by line, or write it there."""
     path = GOLDEN / name
     if REWRITE:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,10 +152,10 @@ MEASURED = ("train_loss", "test_loss", "test_accuracy")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return metrics.json of the cells of tests/contract/study.yaml, by strategy and model."""
+    """Return metrics.json of the cells of tests/expected/study.yaml, by strategy and model."""
     work = Workspace(tmp_path_factory.mktemp("weights") / "work")
-    shutil.copy(GOLDEN / "study.yaml", work.folder / "studies/contract.yaml")
-    (work.folder / "mine.yaml").write_text("studies: [contract]\navailable: {cpu: 2}\n")
+    shutil.copy(GOLDEN / "study.yaml", work.folder / "studies/expected.yaml")
+    (work.folder / "mine.yaml").write_text("studies: [expected]\navailable: {cpu: 2}\n")
     listed = work.parbench("cells", "--configfile", "mine.yaml").stdout
     cells = re.findall(r"^(\S+) +missing$", listed, re.M)
     targets = [f"results/cells/{cell}/metrics.json" for cell in cells]
