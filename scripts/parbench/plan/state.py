@@ -27,8 +27,9 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     """Return a cell's state in one word and the reasons for it.
 
     ``done``: it has metrics and nothing they depend on changed; ``stale``: something did;
-    ``missing``: no metrics yet; ``not run``: this machine cannot; ``unreadable``: a file that
-    decides this is damaged or belongs to another cell.
+    ``failed``: its last run gave no metrics; ``missing``: it has not run to an end yet; ``not
+    run``: this machine cannot; ``unreadable``: a file that decides this is damaged or belongs to
+    another cell.
     """
     if cell_id in plan.not_run:
         return "not run", [plan.not_run[cell_id]]
@@ -37,7 +38,7 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         result = metrics(cell_id)
         if result is None:
             described_data(cell)
-            return "missing", ["it has not been trained yet"]
+            return _without_result(cell_id)
         reasons = current(cell, plan).changes_since(_measured(result))
         reasons += filter(
             None,
@@ -46,6 +47,15 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     except ParbenchError as error:
         return "unreadable", [str(error)]
     return ("stale" if reasons else "done"), reasons
+
+
+def _without_result(cell_id: str) -> tuple[str, list[str]]:
+    path = folder(cell_id) / "failed.json"
+    if not path.exists():
+        return "missing", ["it has not been trained yet"]
+    failure = read_record(path, "sentence", "log")
+    where = f" ({failure['log']})" if failure["log"] else ""
+    return "failed", [f"its last run failed: {failure['sentence']}{where}"]
 
 
 def current(cell: Cell | Pair, plan: Plan) -> Identity:
@@ -234,7 +244,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
         print("It would run because:")
         for reason in reasons:
             print(f"  - {reason}")
-    if word == "missing":
+    if word in ("failed", "missing"):
         _show_changed(cell_id, plan)
     if result := metrics(cell_id):
         print(f"It ran from {result.started} to {result.finished}, with status {result.status}:")
