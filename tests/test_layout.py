@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 
@@ -59,6 +60,20 @@ def test_no_file_imports_two_of_one_name_or_one_of_its_own(imports):
         named = [*imported, *([] if of_a_command else [module])]
         names = Counter(each.rpartition(".")[2] for each in named)
         assert {name for name, count in names.items() if count > 1} == set(), module
+
+
+def test_no_message_blames_config_yaml_without_asking_which_file_sets_the_key():
+    """`Config.error` and `Config.set_in` know it: a --configfile or --config may."""
+    blamed = re.compile(r"config\.yaml(:|, line|$)")
+    for path in (ROOT / "scripts/parbench/plan").glob("*.py"):
+        found = [
+            node.lineno
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and blamed.match(node.value)
+        ]
+        assert path.name == "places.py" or not found, (path, found)
 
 
 # A plugin's class has the name by which it is loaded; the parts of models are torch's terms.

@@ -35,7 +35,9 @@ MISTAKES = yaml.safe_load((ROOT / "tests/expected/mistakes.yaml").read_text(enco
 def work(tmp_path_factory):
     """Return a work folder whose quickstart is the study that most mistakes are made in."""
     work = Workspace(tmp_path_factory.mktemp("mistakes") / "work")
-    shutil.copy(ROOT / "tests/expected/five-strategies.yaml", work.folder / "studies/quickstart.yaml")
+    shutil.copy(
+        ROOT / "tests/expected/five-strategies.yaml", work.folder / "studies/quickstart.yaml"
+    )
     return work
 
 

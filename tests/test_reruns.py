@@ -214,7 +214,7 @@ def times(work: Workspace) -> None:
 
 
 def limits(work: Workspace) -> None:
-    for key in ("timeout_seconds", "checkpoint_seconds"):
+    for key in ("timeout_seconds", "checkpoint_seconds", "grace_seconds"):
         path = work.folder / "config.yaml"
         path.write_text(re.sub(rf"^{key}: .*\n", f"{key}: 77\n", path.read_text(), flags=re.M))
     work.edit("config.yaml", "partition: null", "partition: gpu")
@@ -249,7 +249,8 @@ NOT_AGAIN: dict[str, Callable[[Workspace], None] | None] = {
     "its dataset was deleted (it is rebuilt when a cell needs it)": no_data,
     "the weights that it starts from were deleted": no_weights,
     "the version of a package that it cannot reach, on the host": None,
-    "time limits, checkpoint intervals, Slurm settings": limits,
+    "time limits (`timeout_seconds`), checkpoint intervals (`checkpoint_seconds`, "
+    "`grace_seconds`), Slurm settings": limits,
     "its study got more seeds or variants": more_cells,
     "a published value, the title or a table of its study": published,
 }

@@ -68,7 +68,7 @@ def arguments(study: str, layers: ConfigLayers) -> list[str]:
             changes = merged(changes, layer.content)
         else:
             paths.append(shown(os.path.abspath(layer.file)))
-    files = list(itertools.dropwhile(lambda path: path == "config.yaml", paths))
+    files = list(itertools.dropwhile(lambda path: path == shown(places.CONFIG), paths))
     values = [
         f"{key}={value if isinstance(value, str) else canonical_json(value)}"
         for key, value in sorted(changes.items())
@@ -90,7 +90,7 @@ def read(
     Its `studies` are names, even where files give paths. Raises ParbenchError, which names the file
     with the wrong key or, for ``changes``, the text ``changed_by`` (an option or command).
     """
-    files = [places.ROOT / "config.yaml", *configfiles]
+    files = [places.CONFIG, *configfiles]
     layers = [ConfigLayer(shown(file), read_yaml(file), file) for file in files]
     return checked(ConfigLayers((*layers, ConfigLayer(changed_by, changes or {}))))
 

@@ -405,13 +405,13 @@ class Config(StrictModel):
         """Return the files and options that state this configuration."""
         return self._layers
 
-    def stated_in(self, *keys: Key) -> str:
+    def set_in(self, *keys: Key) -> str:
         """Return the file or option that sets the key reached by ``keys``, for a message."""
         return self._layers.last_that_sets(keys).name
 
     def error(self, keys: Sequence[Key], sentence: str) -> ParbenchError:
         """Return the error for the value that ``keys`` lead to, in the file that sets it."""
-        return ParbenchError(f"{self.stated_in(*keys)}: {dotted(keys)}: {sentence}")
+        return ParbenchError(f"{self.set_in(*keys)}: {dotted(keys)}: {sentence}")
 
     @field_validator("deployment", mode="before")
     @classmethod
@@ -427,7 +427,7 @@ class Config(StrictModel):
         ``typed``: whether `--sdm apptainer` is on the command line. Raises ParbenchError if images
         or the Python cannot run.
         """
-        where, settings = self.stated_in("deployment"), self.images.settings
+        where, settings = self.set_in("deployment"), self.images.settings
         if isinstance(self.deployment, Python):
             return deployment.of_python(self.deployment.python, settings, where)
         return deployment.resolve(self.deployment, self.stack, settings, where, typed)

@@ -63,10 +63,10 @@ def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> 
 def check_weights(name: str, config: Config) -> None:
     """Raise ParbenchError if the model of the weights ``name``, or an option, does not exist."""
     entry, key = config.weights[name], f"weights.{name}"
-    where = config.stated_in("weights", name, "model")
+    where = config.set_in("weights", name, "model")
     known(f"{key}.model", entry.model, models.names(), where)
     for option, value in (entry.options or {}).items():  # each may be stated in another file
-        where = config.stated_in("weights", name, "options", option)
+        where = config.set_in("weights", name, "options", option)
         all_options("models", entry.model, {option: value}, f"{where}: {key}.options")
 
 

@@ -183,7 +183,7 @@ class Expansion:
 
     ``cells`` and ``not_run`` are as in Plan. Error messages begin with ``where``, the study's file,
     or, for a key of the configuration, with the file or option that sets it
-    (``config.stated_in(*keys)``).
+    (``config.set_in(*keys)``).
     """
 
     def __init__(
@@ -295,9 +295,9 @@ class Expansion:
         consistency.known(key, self.dataset, self.config.datasets, where, own)
 
     def _overridden(self, *keys: str) -> tuple[str, str]:
-        """Return a key of the study's `override`, in full, and the file that states it."""
+        """Return a key of the study's `override`, in full, and the file that sets it."""
         key = ["override", self.name, *keys]
-        return ".".join(key), self.config.stated_in(*key)
+        return ".".join(key), self.config.set_in(*key)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield (model, variant) of each group, and its cell without id and seed."""

@@ -21,7 +21,7 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     config = config_files.read(configfiles, changes, "--study")
     deployment = config.resolved_deployment()
     plan = expansion.plan(config, deployment)
-    yield f"studies: {', '.join(plan.studies)} ({config.stated_in('studies')})"
+    yield f"studies: {', '.join(plan.studies)} ({config.set_in('studies')})"
     earlier = plan.decided
     kept = f" (kept in {decided.DEPLOYMENT})" if deployment.auto and earlier.deployment else ""
     yield f"{deployment}{kept}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parents[3]
+CONFIG = ROOT / "config.yaml"
 RESULTS = Path("results")  # the workflow runs in the project's folder
 STUDIES = Path("studies")
 PUBLISHED = STUDIES / "published"
