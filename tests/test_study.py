@@ -280,6 +280,8 @@ variants:
 tables: [{title: All, variants: [eager, eager-last, ddp], metrics: [train_seconds, speedup]}]
 """
 COPY = OWN.replace("cifar10", "digits").replace("gpu", "cpu") + "scaled_from: own\n"
+PAIR = "{variant: ddp, baseline: eager}"
+AA = "{variant: eager, baseline: eager}"
 VALUES = """study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit
 own,1,cnn,eager,T4,1,1,test_accuracy,0.8,fraction
 own,1,cnn,ddp,T4,1,2,speedup,1.5,ratio
@@ -332,6 +334,30 @@ def test_what_a_study_lacks_is_reported_even_where_its_hardware_is_missing(previ
     assert any(line.startswith(one) and line.endswith("here: needs 1 GPU") for line in lines)
     assert "no cell selects lines 4 to 5 (`published` of variants)" in lines
     assert f"ddp over eager of cnn: {lack}, needs 1 GPU" in lines
+
+
+def test_a_missing_a_a_pair_is_named_with_the_line_that_adds_it(previewed, tmp_path):
+    """Each side's devices need one, in training and in predicting."""
+    path, compare = tmp_path / "own-cpu.yaml", "pairs: {compare: ["
+    path.write_text(f"{COPY}{compare}{PAIR}, {PAIR[:-1]}, inference: true}}, {AA}]}}\n")
+    found = [line for line in previewed("own-cpu") if "A/A pair" in line]
+    lack = "There is no A/A pair of {} on {}, so that no verdict on a pair with such a side is firm"
+    adding = "; add {{variant: {0}, baseline: {0}{1}}} to pairs.compare."
+    inference = ", inference: true"
+    assert found == [
+        lack.format("training", "2 CPU cores") + adding.format("ddp", ""),
+        lack.format("inference", "2 CPU cores") + adding.format("ddp", inference),
+        lack.format("inference", "1 CPU core") + adding.format("eager", inference),
+    ]
+
+
+def test_a_committed_study_lacks_no_a_a_pair(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for path in sorted((ROOT / "studies").glob("*.yaml")):
+        config = config_files.read([], {"studies": [path.stem], "deployment": "host"})
+        plan = expansion.plan(config, config.resolved_deployment())
+        lines = preview.preview(plan, path.stem)
+        assert not [line for line in lines if "There is no A/A pair" in line], path
 
 
 def test_a_claim_is_printed_in_words_with_what_a_ratio_would_need(previewed):

@@ -17,8 +17,9 @@ from parbench.runs.metrics import METRICS
 from parbench.runs.operator_metrics import is_operator, operator_metric
 from parbench.terminal import aligned, print_text
 from parbench.verdicts import claims_json, judging, plan_results, terms
-from parbench.verdicts.claims import DENIES, JudgedPart
+from parbench.verdicts.claims import DENIES, KINDS, JudgedPart
 from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.controls import sides_without_controls, timed_pairs
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.groups import Group
 from parbench.verdicts.matching import METRIC_ALIASES, described_hardware
@@ -35,6 +36,7 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
     not_run = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
     yield f"{name}: {measured.plan.study.title}"
     yield from ("", "Cells", *_cells(measured))
+    yield from _missing_controls(plan_results.measured(anywhere, name))
     yield from ("", "Data", *_data(plan, measured))
     if measured.plan.study.published:
         yield from ("", "How they differ from the source", *_differences(measured))
@@ -75,6 +77,23 @@ def _cells(measured: Measured) -> list[str]:
         "`make report` keeps measuring what they leave undecided (budget_minutes)."
     )
     return [*aligned(lines), *([brackets] if measured.plan.pairs else [])]
+
+
+def _missing_controls(measured: Measured) -> Iterator[str]:
+    """Yield a line for each kind of devices that pairs run on and no A/A pair does."""
+    groups = measured.groups
+    missing = {
+        (KINDS[pair.kind], side.describe_hardware()): (side.variant, pair.kind)
+        for pair in timed_pairs(groups)
+        for side in sides_without_controls(groups.values(), (pair.group, pair.baseline), pair.kind)
+    }
+    for (kind, devices), (variant, measures) in missing.items():
+        inference = ", inference: true" * (measures == "predicting")
+        yield (
+            f"There is no A/A pair of {kind} on {devices}, so that no verdict on a pair with such "
+            f"a side is firm; add {{variant: {variant}, baseline: {variant}{inference}}} to "
+            "pairs.compare."
+        )
 
 
 def _work(group: Group) -> str:
