@@ -114,10 +114,12 @@ def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
 
 @pytest.mark.whole
 def test_a_restart_that_was_deleted_is_in_the_report_again(work):
-    work.snakemake("--quiet", "all")
+    (work.folder / "mine.yaml").write_text("budget_minutes: 0\n")
+    options = ["--configfile", "mine.yaml", "--config", "checkpoint_seconds=77"]
+    work.snakemake("--quiet", "all", *options)
     next(work.folder.glob("results/cells/*.pair.*/metrics.json")).unlink()
-    work.parbench("decide", "--report", "--config", "budget_minutes=0", "--cores", "1")
-    assert work.jobs() == {}
+    work.parbench("decide", "--report", *options, "--cores", "1")
+    assert work.jobs(*options) == {}
 
 
 def test_make_report_spends_no_more_than_its_budget(work):

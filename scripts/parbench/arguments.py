@@ -73,3 +73,16 @@ def of_snakemake(arguments: Sequence[str]) -> argparse.Namespace:
     silent = io.StringIO()  # Snakemake prints which profiles it reads, each time
     with contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
         return parse_args(list(arguments))[1]
+
+
+def without_configuration(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Snakemake's ``arguments`` without `--configfile` and `--config`, and the values
+    (key=value) of `--config`.
+
+    For a run that states both itself: Snakemake reads only the last of each.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+")
+    parser.add_argument("--config", "-C", nargs="*", default=[])
+    known, others = parser.parse_known_args(arguments)
+    return others, known.config

@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from parbench import decided, programs
-from parbench.arguments import of_snakemake
+from parbench.arguments import of_snakemake, without_configuration
 from parbench.deploy.deployment import CompletedSoftware
 from parbench.errors import ParbenchError
 from parbench.plan import config_files, expansion, places, state
@@ -210,7 +210,7 @@ def decide_for_report(arguments: Sequence[str]) -> None:
         why_unavailable = expansion.unavailable_as_planned(config.studies)
         return expansion.plan(config, deployment, why_unavailable)
 
-    _, measured = _decided(planned, config.budget_minutes, arguments)
+    _, measured = _decided(planned, config.budget_minutes, *without_configuration(arguments))
     # A deleted result is measured again here: Snakemake considers its tables up to date.
     if measured:
         _snakemake("reports/final.html", "reports/final.pdf", *arguments)
@@ -243,14 +243,18 @@ def _check(plan: expansion.Plan) -> None:
 
 
 def _decided(
-    planned: Callable[[], expansion.Plan], minutes: float, others: Sequence[str] = ()
+    planned: Callable[[], expansion.Plan],
+    minutes: float,
+    others: Sequence[str] = (),
+    settings: Sequence[str] = (),
 ) -> tuple[expansion.Plan, bool]:
     """Measure in rounds for ``minutes``; return the plan, and whether anything was measured.
 
-    ``others``: arguments for Snakemake.
+    ``others``: arguments for Snakemake beside those of the studies' plans; ``settings``: values
+    for `--config` (key=value).
     """
     end, plan = time.monotonic() + 60 * minutes, planned()
-    measured = _measure(plan, others)
+    measured = _measure(plan, others, settings)
     while time.monotonic() < end:
         seconds_left = end - time.monotonic()
         chosen = _nearest(still_open(plan), seconds_left)
@@ -269,7 +273,7 @@ def _decided(
         parts += between
         decided.keep_restarts({part.id: len(part.cells) + 1 for part in parts})
         plan = planned()
-        measured |= _measure(plan, others)
+        measured |= _measure(plan, others, settings)
     return plan, measured
 
 
@@ -306,7 +310,7 @@ def _between(
     return [fewest] if fewest else []
 
 
-def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
+def _measure(plan: expansion.Plan, others: Sequence[str], settings: Sequence[str]) -> bool:
     """Run, by Snakemake, the pairs that are not done and the seeds that were added.
 
     Returns whether there were any.
@@ -321,8 +325,10 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> bool:
         undone = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
         if undone:
             paths = (str(places.folder(cell) / "metrics.json") for cell in undone)
-            # The budget is this program's: Snakemake need not announce it again.
-            _snakemake(*others, *study.arguments, "budget_minutes=0", "--", *paths)
+            # Each study states itself, and the budget is this program's: Snakemake need not
+            # announce it again. The arguments end with values for `--config`.
+            own = [each for each in settings if not each.startswith("studies=")]
+            _snakemake(*others, *study.arguments, *own, "budget_minutes=0", "--", *paths)
             measured = True
     return measured
 
