@@ -41,10 +41,16 @@ def read(workflow: Any) -> Invocation:
     The cells depend on where they will run and on the job's cell, but a Snakefile learns executor
     and targets only after it is read, so Snakemake's own parser reads command line and profiles.
     """
-    if sum(argument.startswith("--configfile") for argument in sys.argv) > 1:
+    options = [argument.partition("=")[0] for argument in sys.argv]
+    if options.count("--configfile") + options.count("--configfiles") > 1:
         raise ParbenchError(
             "--configfile is given twice, and Snakemake reads only the last one's files; name all "
             "after one: --configfile a.yaml b.yaml"
+        )
+    if options.count("--config") + options.count("-C") > 1:
+        raise ParbenchError(
+            "--config is given twice, and Snakemake reads only the last one's values; name all "
+            "after one: --config stack=paper studies=[laharsh-cpu]"
         )
     arguments = of_snakemake(sys.argv[1:])
     _check_grouping(arguments)
