@@ -275,7 +275,7 @@ def test_the_summary_counts_what_can_be_compared_and_says_what_the_rest_lacks(ma
     assert f"{sums['not run']} were not run" in sentence
     facts = dict(data["summary"]["facts"])
     assert re.fullmatch(r"2030-01-01 07:00 to 2030-01-04 \d\d:\d\d UTC", facts["Runs"])
-    assert facts["Machine"] == "Constructed CPU, 2 cores, 23 GiB [0123456789ab]"
+    assert facts["Machine"] == "Constructed CPU, 2 cores, 23 GiB (ID 0123456789ab)"
 
 
 def test_the_headline_leaves_out_no_verdict(tmp_path):

@@ -200,11 +200,11 @@ def _cards(machine: Machine) -> list[str]:
 
 
 def machine_text(machine: Machine) -> str:
-    """Describe a machine: CPU, cores, memory, accelerators, fingerprint."""
+    """Describe a machine: CPU, cores, memory, accelerators, fingerprint as its ID."""
     parts = [machine.cpu or "unknown CPU"]
     if machine.cores:
         parts.append(count(machine.cores, "core"))
     if machine.memory_mib:
         parts.append(f"{machine.memory_mib / 1024:.0f} GiB")
     parts += _cards(machine)
-    return ", ".join(parts) + f" [{machine.fingerprint}]"
+    return ", ".join(parts) + f" (ID {machine.fingerprint})"
