@@ -1016,7 +1016,7 @@ def test_evidence_of_several_machines_is_a_matrix(tmp_path):
     found = dict(zip(columns, (cell["text"] for cell in row[1:]), strict=True))
     here, there = sorted(found)
     assert here.endswith(" 2 cores, 23 GiB (ID 0123456789ab): other hardware")
-    assert there.endswith(" 2 cores, 23 GiB [ffffffffffff]: other hardware")
+    assert there.endswith(" 2 cores, 23 GiB (ID ffffffffffff): other hardware")
     rests = "(1 comparison: {})".format
     assert found[here] == f"{terms.HOLDS} {rests('here')}"
     assert found[there] == f"{terms.FAILS} {rests('there')}"
