@@ -312,7 +312,11 @@ class Override(StrictModel):
     )
 
 
-def _of_its_kind(entry: dict[str, Any]) -> dict[str, Any]:
+# An entry of `datasets` or `weights`; which keys it has depends on its kind.
+Entry = dict[str, Any]
+
+
+def _of_its_kind(entry: Entry) -> Entry:
     """Check an entry of ``datasets`` by the class of its kind, and return it."""
     if "kind" not in entry:
         raise wrong([], missing_key("kind", "where its samples come from"))
@@ -375,7 +379,7 @@ class Config(StrictModel):
         description="hardware that cells run on, by name"
     )
     datasets: Annotated[
-        dict[Name, Annotated[dict[str, Any], AfterValidator(_of_its_kind)]], Field(min_length=1)
+        dict[Name, Annotated[Entry, AfterValidator(_of_its_kind)]], Field(min_length=1)
     ] = Field(
         description="where each dataset comes from; its kind, a file of "
         "scripts/parbench/data/kinds/, defines its keys"

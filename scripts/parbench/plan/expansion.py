@@ -32,7 +32,7 @@ from parbench.plan import (
     published,
     study_plan,
 )
-from parbench.plan.configuration import Config, Override
+from parbench.plan.configuration import Config, Entry, Override
 from parbench.plan.naming import CellNames
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import resolved
@@ -57,8 +57,8 @@ class Plan:
     cells: dict[str, Cell | Pair] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, StudyPlan] = field(default_factory=dict)
-    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    weights: dict[str, dict[str, Any]] = field(default_factory=dict)
+    datasets: dict[str, Entry] = field(default_factory=dict)
+    weights: dict[str, Entry] = field(default_factory=dict)
     stack: str = ""
     images: ImageSettings = field(default_factory=ImageSettings)
     decided: Decided = field(default_factory=Decided)

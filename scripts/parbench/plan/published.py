@@ -38,7 +38,7 @@ from parbench.runs.operator_metrics import OPERATOR_METRICS
 from parbench.words import brief
 
 
-def _bare(text: Any) -> Any:
+def _bare(text: object) -> object:
     """Return ``text``; raise a validation error unless it is a bare number."""
     if isinstance(text, str) and not _NUMBER.fullmatch(text):
         raise wrong(

@@ -198,13 +198,13 @@ else:
     Assumed = Annotated[StatedAssumptions, AS_WRITTEN, PlainSerializer(dict)]
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> Layer:
     """Return the settings that have a default."""
     fields = Settings.model_fields.items()
     return {key: field.default for key, field in fields if not field.is_required()}
 
 
-def resolved(layers: list[dict[str, Any]], where: str) -> dict[str, Any]:
+def resolved(layers: list[Layer], where: str) -> Layer:
     """Return all settings of a cell: the defaults, overridden by each of ``layers`` in turn.
 
     Raises ParbenchError for a setting that has no default and that no layer sets.

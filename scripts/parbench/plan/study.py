@@ -22,6 +22,7 @@ from parbench.plan.strict_model import (
     Whole,
     wrong,
 )
+from parbench.plan.yaml_file import YamlMapping
 from parbench.runs.metrics import METRICS
 
 # Selects published rows: for each column, a value or a list of allowed values.
@@ -145,7 +146,7 @@ class Sweep(StrictModel):
             raise wrong(["zip"], f"needs equally many values for each key, and has {found}")
         return self
 
-    def combinations(self) -> Iterator[dict[str, Any]]:
+    def combinations(self) -> Iterator[YamlMapping]:
         """Yield the values of each variant, by key."""
         values = self.zip or self.matrix or {}
         combine = zip if self.zip else itertools.product

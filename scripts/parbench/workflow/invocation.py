@@ -12,6 +12,7 @@ from parbench import files
 from parbench.arguments import of_snakemake
 from parbench.errors import ParbenchError
 from parbench.plan import config_files
+from parbench.plan.yaml_file import YamlMapping
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Invocation:
     triggers: frozenset[str]  # what makes Snakemake run a job again
     apptainer: bool  # --sdm apptainer was given
     configfiles: list[Path]
-    changes: dict[str, Any]  # the values of --config
+    changes: YamlMapping  # the values of --config
 
 
 def read(workflow: Any) -> Invocation:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from snakemake.exceptions import WorkflowError  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
@@ -32,6 +32,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import devices, run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config_files, consistency, expansion, state, writing
+from parbench.plan.configuration import Entry
 from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
 from parbench.words import nearest
@@ -364,7 +365,7 @@ class WorkflowRun:
         return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
 
     @staticmethod
-    def _entry(kind: str, entries: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    def _entry(kind: str, entries: dict[str, Entry], name: str) -> Entry:
         if name not in entries:
             raise WorkflowError(f"error: unknown {kind} {name!r}{nearest(name, list(entries))}")
         return {part: value for part, value in entries[name].items() if part != "urls"}
