@@ -157,6 +157,7 @@ def test_the_note_on_gpipe_on_cpu_is_shown_below_its_tables(made):
     assert constructed.GPIPE_NOTE in made[1]
 
 
+EQUAL = (1.0, 1.001, 0.999, 1.0)  # ratios of an A/A pair that is equal
 TAKES = "undecided: some 24 hours more (1,397 restarts) if the estimate stays"
 
 
@@ -348,8 +349,12 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
 @pytest.mark.parametrize(
     ("ratios", "equal", "told"),
     [
-        ((1.5, 1.51, 1.5, 1.51), (1.0, 1.001, 0.999, 1.0), "{ddp}: faster. A/A pairs: equal"),
-        ((1.5, 1.5), (), "{ddp}: undecided: 2 restarts, but at least 4 are needed."),
+        ((1.5, 1.51, 1.5, 1.51), EQUAL, "{ddp}: faster. A/A pairs: equal"),
+        (
+            (1.5, 1.5),
+            (),
+            "net, ddp beside eager: undecided: 2 restarts, but at least 4 are needed.",
+        ),
         ((1.5, 1.51, 1.5, 1.51), (1.2, 1.201, 1.2, 1.2), "{ddp}: void: the A/A pair on 2"),
     ],
 )
@@ -371,8 +376,29 @@ def test_results_of_pairs_are_in_the_headline_the_table_and_the_csv(tmp_path, ra
 
 
 @pytest.mark.parametrize(
+    ("equal", "told"),
+    [
+        (EQUAL, ". A/A pairs: equal within 5% (2)."),
+        (
+            (),
+            ". A/A pairs: equal within 5% (1); none of training on 2 CPU cores, so that no reading "
+            "of a pair with such a side is firm.",
+        ),
+    ],
+)
+def test_the_head_names_the_devices_without_an_equal_pair(tmp_path, equal, told):
+    groups = [
+        Group("net", "eager", CPU1, equal=EQUAL),
+        Group("net", "ddp", CPU2, turns=(1.5, 1.51, 1.5, 1.51), equal=equal),
+    ]
+    study = constructed.usual_study(published=None)
+    data = collect(constructed.write_study(tmp_path, study, groups))
+    assert data["turns"].endswith(f"times as fast as eager: faster{told}")
+
+
+@pytest.mark.parametrize(
     ("equal", "verdict"),
-    [((1.0, 1.001, 0.999, 1.0), AS_PUBLISHED), ((1.2, 1.201, 1.2, 1.2), NOT_COMPARABLE)],
+    [(EQUAL, AS_PUBLISHED), ((1.2, 1.201, 1.2, 1.2), NOT_COMPARABLE)],
 )
 def test_a_biased_pair_decides_nothing_about_a_published_speedup(tmp_path, equal, verdict):
     measured = {"turns": (1.5, 1.51, 1.5, 1.51), "equal": equal}
@@ -394,7 +420,11 @@ def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):
     study = constructed.usual_study(published=None)
     groups = [Group("net", "eager", CPU1), *groups]
     data = collect(constructed.write_study(tmp_path, study, groups))
-    assert data["turns"] == "Compared in turns: of 4, 2 faster, 1 slower and 1 undecided."
+    assert data["turns"] == (
+        "Compared in turns: of 4, 2 faster, 1 slower and 1 undecided. A/A pairs: none of training "
+        "on 2 CPU cores and of training on 1 CPU core, so that no reading of a pair with such a "
+        "side is firm."
+    )
 
 
 def test_no_time_of_a_shared_cell_is_shown_next_to_a_ratio(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from parbench.reporting.paper_tables import (
     VERDICT,
@@ -17,7 +17,8 @@ from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import fixed, listed
-from parbench.verdicts.controls import TimedPair, timed_pairs
+from parbench.verdicts.claims import KINDS
+from parbench.verdicts.controls import TimedPair, sides_without_controls, timed_pairs
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import LEAST_PAIRS, Compared, using_disturbed
 from parbench.verdicts.ratios import ratio_text, with_interval
@@ -72,7 +73,8 @@ def in_turns_table(study: StudyResults) -> TableEntry | None:
 
 def headline(studies: Iterable[StudyResults], where: str = "") -> str:
     """Return what the pairs of ``studies`` show: each one if they are few, else how many show what;
-    and whether A/A pairs were equal. Empty without pairs. ``where``: words for these studies."""
+    whether A/A pairs were equal, and which are missing. Empty without pairs. ``where``: words for
+    these studies."""
     shown: list[str] = []
     readings, equal = Counter[str](), Counter[str]()
     studies = [study for study in studies if study.pairs]
@@ -92,17 +94,33 @@ def headline(studies: Iterable[StudyResults], where: str = "") -> str:
     counts = [f"{number} {reading}" for reading, number in readings.most_common()]
     of_many = [f"of {len(shown)}, {listed(counts)}"] if len(shown) > FEW else shown
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
+    of_equal += _missing_controls(studies)
     sentences = [("Compared in turns", of_many), ("A/A pairs", of_equal)]
     return " ".join(
         f"{opening}{where}: {'; '.join(texts)}." for opening, texts in sentences if texts
     )
 
 
+def _missing_controls(studies: Collection[StudyResults]) -> list[str]:
+    """Return words for the devices on which pairs have restarts and no A/A pair exists."""
+    missing = dict.fromkeys(
+        f"of {KINDS[pair.kind]} on {side.describe_hardware()}"
+        + f" in {study.name}" * (len(studies) > 1)
+        for study in studies
+        for pair in timed_pairs(study.by_id)
+        if pair.compared.restarts
+        for side in sides_without_controls(study.groups, (pair.group, pair.baseline), pair.kind)
+    )
+    why = "so that no reading of a pair with such a side is firm"
+    return [f"none {listed(list(missing))}, {why}"] if missing else []
+
+
 def _times_as_fast(series: Series) -> str:
-    """Return a ratio as the words between its two sides."""
-    if series.mean is None:
+    """Return a ratio as the words between its two sides. One without an interval means nothing, so
+    it is left out."""
+    if series.ci_low is None:
         return "beside"
-    return f"{with_interval(series, series.too_few)} times as fast as"
+    return f"{with_interval(series)} times as fast as"
 
 
 def _row(
