@@ -171,6 +171,31 @@ def test_a_table_that_cannot_be_read_is_refused(tmp_path, text, says):
             "'trainseconds' is not a column or metric that can be checked; did",
         ),
         ("A=train_seconds, B=train_seconds", "", "--columns maps 2 headers to 'train_seconds'"),
+        (
+            "Model=model, Model=strategy, Time=train_seconds",
+            "",
+            "--columns gives 'Model' twice: 'Model=model' and 'Model=strategy'; keep one of them",
+        ),
+        ("Time=train_seconds, *time*=speedup", "", "--columns gives '*time*' twice: "),
+        (
+            "Batch=batch_size, Each=batch_per_device, Time=train_seconds",
+            "",
+            "--columns 'Batch'=batch_size and --columns 'Each'=batch_per_device state the same",
+        ),
+        ("Time=train_seconds", "model=A, model=B", "--given gives 'model' twice: 'model=A' and"),
+        ("Time=train_seconds", "hardware", "'hardware' is not `name=value`; write, for example, "),
+        ("Time=train_seconds", "hardware", '--given "hardware=V100, strategy=ddp"'),
+        (
+            "Name=model, Time=train_seconds",
+            "model=B",
+            "--columns 'Name'=model and --given model='B' state the same; keep one of them",
+        ),
+        (
+            "Each=batch_per_device,\nTime=train_seconds",
+            "batch_size=64",
+            "--columns 'Each'=batch_per_device and --given batch_size='64' state the same",
+        ),
+        ("Time=train_seconds", "devices=0", "--given: devices: '0' is not a number of devices"),
         ("Time=train_seconds", "hardwar=X", "--given: unknown name 'hardwar'; did you mean"),
     ],
 )

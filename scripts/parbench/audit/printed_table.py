@@ -66,18 +66,33 @@ class Printed:
     texts: dict[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
 
 
+_FORMS = {  # of options, each with an example
+    "--columns": ("Header=name", "Model=model, GPUs=devices, img/s=samples_per_second"),
+    "--given": ("name=value", "hardware=V100, strategy=ddp"),
+    "--names": ("their name=our name", "ResNet (ours)=resnet50"),
+}
+
+
 def mapped(text: str, what: str = "--columns") -> dict[str, str]:
     """Return ``Header=name, Header=name`` as a mapping; raise ParbenchError for anything else."""
+    form, example = _FORMS[what]
     found: dict[str, str] = {}
-    for part in next(csv.reader([text], skipinitialspace=True), None) or []:
+    line = text.replace("\n", " ")
+    for part in next(csv.reader([line], skipinitialspace=True), None) or []:
         header, sign, name = (piece.strip() for piece in part.rpartition("="))
         if not (header and sign and name):
             raise ParbenchError(
-                f"{what}: {brief(part)!r} is not `Header=name`; write, for example, "
-                f'{what} "Model=model, GPUs=devices, img/s=samples_per_second"'
+                f'{what}: {brief(part)!r} is not `{form}`; write, for example, {what} "{example}"'
             )
+        if header in found:
+            raise _twice(what, header, found[header], name)
         found[header] = name
     return found
+
+
+def _twice(what: str, header: str, *names: str) -> ParbenchError:
+    given = " and ".join(repr(brief(f"{header}={name}")) for name in names)
+    return ParbenchError(f"{what} gives {brief(header)!r} twice: {given}; keep one of them")
 
 
 def read(
@@ -91,7 +106,11 @@ def read(
     """
     _check_names(columns, given, measured)
     printed, lines = Printed(), list(_lines(path))
-    wanted = {_plain(header): name for header, name in columns.items()}
+    wanted: dict[str, str] = {}
+    for header, name in columns.items():
+        if (key := _plain(header)) in wanted:  # in another spelling
+            raise _twice("--columns", header, wanted[key], name)
+        wanted[key] = name
     tables = list(_tables(path, lines, wanted))
     if not tables:
         headers = [f"line {number}: {', '.join(cells)}" for number, cells in _headers(lines)]
@@ -132,6 +151,20 @@ def _check_names(columns: Mapping[str, str], given: Mapping[str, str], measured:
     for name in given:
         if name not in KEYS:
             raise ParbenchError(f"--given: unknown name {brief(name)!r}{nearest(name, KEYS)}")
+    _check_stated_once(columns, given)
+    _described("--given", given)
+
+
+def _check_stated_once(columns: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise ParbenchError if two columns, or a column and ``given``, state the same thing."""
+    stated: dict[str, str] = {}
+    by_columns = [(name, f"--columns {brief(header)!r}={name}") for header, name in columns.items()]
+    by_given = [(name, f"--given {name}={brief(value)!r}") for name, value in given.items()]
+    for name, words in (*by_columns, *by_given):
+        about = "batch_size" if name == "batch_per_device" else name
+        if about in stated:
+            raise ParbenchError(f"{stated[about]} and {words} state the same; keep one of them")
+        stated[about] = words
 
 
 # ---------------------------------------------------------------- lines and tables
@@ -237,7 +270,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
             name: _text(cells[position]) or above.get(name, "") for name, position in keys.items()
         }
         above = about
-        described.append((number, _described(path, number, {**given, **about})))
+        described.append((number, _described(f"{path}: line {number}", {**given, **about})))
     for position, metric in table.names.items():
         if metric in KEYS:
             continue
@@ -277,23 +310,21 @@ def _text(cell: str) -> str:
     return re.sub(rf"(?<=\S)\s*([{re.escape(_MARKS)}]|\^\w|\[\w{{1,2}}\])+$", "", plain).strip()
 
 
-def _described(path: Path, line: int, about: Mapping[str, str]) -> Described:
+def _described(where: str, about: Mapping[str, str]) -> Described:
     """Return the fields of a row that say what was measured; those without a column default to one
-    unnamed device on one node."""
+    unnamed device on one node. Errors begin with ``where``."""
     counts: dict[str, int] = {}
     for name in COUNTS:
         text = about.get(name, "1")
         found = re.fullmatch(r"(\d{1,6})\s*(x|×|[a-zA-Z]*s?)", text)
         if not found or int(found[1]) < 1:
-            raise ParbenchError(
-                f"{path}: line {line}: {name}: {brief(text)!r} is not a number of {name}"
-            )
+            raise ParbenchError(f"{where}: {name}: {brief(text)!r} is not a number of {name}")
         counts[name] = int(found[1])
     texts = {key: about[key] for key in KEYS if key in about and key not in COUNTS}
     if each := texts.pop("batch_per_device", ""):
         if not each.isdecimal():
             raise ParbenchError(
-                f"{path}: line {line}: batch_per_device: {brief(each)!r} is not a number of samples"
+                f"{where}: batch_per_device: {brief(each)!r} is not a number of samples"
             )
         texts["batch_size"] = str(int(each) * counts["nodes"] * counts["devices"])
     return Described(
