@@ -92,13 +92,16 @@ def test_what_a_table_must_say(workspace, words, change, sentence):
     assert not (workspace.folder / "studies/x.yaml").exists()
 
 
-def test_a_table_whose_model_no_column_states(workspace):
+def test_a_table_that_states_neither_its_model_nor_a_title(workspace):
     columns = COLUMNS.replace("Network=model, ", "")
     done = new(workspace, "x", columns=columns)
     assert "table.md: no column states the model; map one to it, as --columns" in done.stderr
-    (workspace.folder / "one.md").write_text("".join(TABLE.splitlines(keepends=True)[:6]))
+    # Without its heading, after which the study would be called.
+    (workspace.folder / "one.md").write_text("".join(TABLE.splitlines(keepends=True)[2:6]))
     again = new(workspace, "x", "--given", "model=ResNet-50", table="one.md", columns=columns)
     assert again.returncode == 0, again.stderr
+    for name, title in (("x", "one"), ("x-cpu", "one, scaled down to processor cores")):
+        assert f"\ntitle: {title}\n" in (workspace.folder / f"studies/{name}.yaml").read_text()
 
 
 def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_path):

@@ -400,6 +400,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
         group("ddp", CPU2, measured={"test_accuracy": scores}),
         group("gpipe", CPU2, notes={"speedup": WORKER}, measured=broken, turns=TURNS),
         group("horovod", TWO, not_run="needs 2x \x1b[2J\x1b]0;x\x07A100"),
+        group("fsdp", CPU2, training={"steps": 8}, measured={"test_accuracy": [None] * 4}),
     ]
     study = constructed.usual_study("paper", tables=[])
     published = make_published({"value": 0.5})
@@ -407,11 +408,13 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     made = {"studies": [{"name": "paper"}], "claims": None, "turns": "Compared in turns: nothing."}
     constructed.write_json(tmp_path / "results/report.json", made)
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/final.html").write_text("")
+    (tmp_path / "reports/final.html").write_text("x" * 29_609)
+    (tmp_path / "reports/final.pdf").write_text("x" * 1_250_000)
     lines = run_program(tmp_path, "closing").stdout.splitlines()
+    assert lines[-3:-1] == ["reports/final.html  30 kB", "reports/final.pdf  1.2 MB"]
     assert lines[-1] == "reports/final.html#terms says what these words mean"
     assert lines[0] == "paper (stack current, deployment host)"
-    eager, ddp, gpipe, horovod = lines[3:7]
+    eager, ddp, gpipe, horovod, fsdp = lines[3:8]
     for told in ("90.0 ? 0.0 %", "101.2 ? 0.6 s", "larger than published: accuracy"):
         assert told in eager
     for told in ("90.0 ? 8.2 %", "100.0 ? 0.0 s"):
@@ -419,7 +422,8 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     assert "2.00 (1.79 to 2.23)*" in gpipe
     assert gpipe.endswith("diverged 1 of 4; faster")
     assert horovod.endswith("not run: needs 2x A100")
-    assert lines[7].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
+    assert fsdp.endswith("  accuracy not measured")
+    assert lines[8].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
     assert "Compared in turns: nothing." in lines
     for text, problem in (
         ("a,b\n1,2\n", "it has no column 'study'"),

@@ -412,8 +412,9 @@ def _grid(rows: list[Published], ways: list[Way], small: bool = False) -> str:
 
 
 def title_of(rows: list[Published]) -> str:
-    """Return the name of the source's first table."""
-    return rows[0].table
+    """Return the title of the source's first table or, if it has none, the name of its file."""
+    first = rows[0]
+    return first.study if re.fullmatch(r"line \d+", first.table) else first.table
 
 
 def _yaml(value: Mapping[str, object]) -> str:

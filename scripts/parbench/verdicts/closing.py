@@ -128,12 +128,16 @@ def _verdict_counts(rows: Mapping[str, Row]) -> str:
 
 
 def _worst(rows: Mapping[str, Row]) -> str:
-    """Return the worst verdict and what it is about: ``opposite: speedup``."""
+    """Return the worst verdict and what it is about: ``opposite: speedup``, ``accuracy not
+    measured``."""
     verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
     worst = min(verdicts.values(), key=WORST_FIRST.index, default=terms.NO_PUBLISHED_VALUE)
+    names = ", ".join(name for name in verdicts if verdicts[name] == worst)
+    if worst == terms.NOT_MEASURED:
+        return f"{names} {worst}"
     if WORST_FIRST.index(worst) >= WORST_FIRST.index(terms.NOT_COMPARABLE):
         return worst
-    return f"{worst}: {', '.join(name for name in verdicts if verdicts[name] == worst)}"
+    return f"{worst}: {names}"
 
 
 def show() -> None:
@@ -142,7 +146,8 @@ def show() -> None:
     if source.exists():
         _show_results(read_record(source, "studies", "claims", "turns"))
     for path in filter(Path.exists, REPORTS):
-        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+        size = path.stat().st_size
+        print(f"{path}  {size / 1e3:.0f} kB" if size < 1e6 else f"{path}  {size / 1e6:.1f} MB")
     if REPORTS[0].exists():
         print(f"{REPORTS[0]}#terms says what these words mean")
 
