@@ -160,6 +160,47 @@ def test_a_table_that_cannot_be_read_is_refused(tmp_path, text, says):
     assert f"paper.md: {says}" in str(caught.value)
 
 
+TWICE = "2 columns have one header of --columns: {}; give each column a name of its own, and map"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "|Model|Time|*time*|\n|---|---|---|\n|net|3|4|",
+            "line 1: " + TWICE.format("'Time', '*time*'"),
+        ),
+        (
+            "Model,Time (s),Time (min)\nnet,60,1",
+            "line 1: " + TWICE.format("'Time (s)', 'Time (min)'"),
+        ),
+        ("|  | 1 GPU | 2 GPUs |\n|-|-|-|\n| Model | Time | Time |\n| net | 3 | 4 |", "line 3: 2"),
+    ],
+)
+def test_a_header_of_two_columns_is_refused(tmp_path, text, says):
+    path = tmp_path / ("paper.csv" if "," in text else "paper.md")
+    path.write_text(text)
+    with pytest.raises(ParbenchError) as caught:
+        main(["audit", str(path), "--columns", "Model=model, Time=train_seconds"])
+    assert f"{path}: {says}" in str(caught.value)
+
+
+def test_a_whole_header_counts_before_one_without_its_unit(tmp_path):
+    columns = {"Time": "train_seconds", "Time (min)": "total_seconds"}
+    rows = read(tmp_path, "Time (min)  Time  Time (h)\n2  60  1", columns).rows
+    assert {(row.metric, row.value) for row in rows} == {
+        ("train_seconds", 60),
+        ("total_seconds", 2),
+    }
+
+
+def test_no_line_of_a_markdown_table_is_the_name_of_the_next(tmp_path, capsys):
+    text = "Table 1\n=======\n\n|  | 1 GPU |\n|---|---|\n| Model | Time |\n| net | 3 |\n"
+    (tmp_path / "paper.md").write_text(text)
+    main(["audit", str(tmp_path / "paper.md"), "--columns", "Model=model, Time=train_seconds"])
+    assert "\nTable 1: Time is taken in s: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("columns", "given", "says"),
     [

@@ -39,6 +39,7 @@ _NUMBER = re.compile(
     r"(?P<power>[eE][-+]?\d{1,3})?\s*(?P<unit>%|[a-zA-Zµ×][a-zA-Zµ×/ ]*)?"
 )
 _GROUPS = {",": r"\d{1,3}(,\d{3})+", ".": r"\d{1,3}(\.\d{3})+"}
+_SEPARATOR = re.compile(r"[\s|:+=-]*")  # of header and rows
 _BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
 
 
@@ -218,6 +219,20 @@ def _bare(header: str) -> str:
     return re.sub(r"\s*[(\[][^()\[\]]+[)\]]$", "", _plain(header))
 
 
+def _positions(cells: Sequence[str], wanted: Iterable[str]) -> dict[str, list[int]]:
+    """Return the positions of ``wanted`` headers among ``cells``; one that no cell has as a whole
+    is also found without the unit in brackets."""
+    found: dict[str, list[int]] = {}
+    rest = dict(enumerate(cells))
+    for spelled in (_plain, _bare):
+        keys = {position: spelled(cell) for position, cell in rest.items()}
+        for key in [each for each in wanted if each not in found]:
+            if same := [position for position in rest if keys[position] == key]:
+                found[key] = same
+        rest = {n: cell for n, cell in rest.items() if keys[n] not in found}
+    return found
+
+
 @dataclass(frozen=True)
 class _Table:
     name: str
@@ -232,20 +247,24 @@ def _tables(
     title = ""
     rest = iter(lines)
     for number, cells, text in rest:
-        names = {
-            position: wanted[key]
-            for position, cell in enumerate(cells)
-            for key in (_plain(cell), _bare(cell))
-            if key in wanted
-        }
-        if set(names.values()) != set(wanted.values()):
-            title = text.strip("#*_ ") or title
+        positions = _positions(cells, wanted)
+        if len(positions) < len(wanted):
+            if not (text.startswith("|") or _SEPARATOR.fullmatch(text)):
+                title = text.strip("#*_ ") or title
             continue
+        for same in positions.values():
+            if len(same) > 1:
+                headers = ", ".join(repr(brief(cells[position])) for position in same)
+                raise ParbenchError(
+                    f"{path}: line {number}: {len(same)} columns have one header of --columns: "
+                    f"{headers}; give each column a name of its own, and map that"
+                )
+        names = {position: wanted[key] for key, (position,) in positions.items()}
         rows: list[PrintedLine] = []
         for row in rest:
             if not row[2].strip(" |,;\t"):
                 break
-            if not re.fullmatch(r"[\s|:+=-]*", row[2]):
+            if not _SEPARATOR.fullmatch(row[2]):
                 rows.append(row)
         for row_number, values, _ in rows:
             if len(values) != len(cells):
@@ -253,7 +272,7 @@ def _tables(
                     f"{path}: line {row_number}: {len(values)} values, but the header at line "
                     f"{number} has {len(cells)}; give each column a value or a dash"
                 )
-        yield _Table(brief(title, 60) or f"line {number}", cells, names, rows)
+        yield _Table(brief(title, 60) or f"line {number}", cells, dict(sorted(names.items())), rows)
 
 
 # ---------------------------------------------------------------- values
