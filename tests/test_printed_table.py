@@ -91,6 +91,8 @@ def test_a_file_of_a_spreadsheet_is_a_table_too(tmp_path, separator):
         (("1,234", "1,234,567"), [1234, 1234567]),
         (("1,234", "0,5"), [1.234, 0.5]),
         (("1.234,5", "1 234", "1'234", "1\u2009234.5"), [1234.5, 1234, 1234, 1234.5]),
+        (("0,912", "5"), [0.912, 5]),
+        (("0.912", "1.234"), [0.912, 1.234]),
         (("12 s", "12s", "3 ± 1 s", "3 +/- 1", "0.91 ± 1e-2"), [12, 12, 3, 3, 0.91]),
     ],
 )
@@ -104,11 +106,25 @@ def test_numbers_are_read_as_they_are_meant(tmp_path, values, expected):
         (("1,234", "5"), "line 2: column 'Time (s)': '1,234' may be 1234 or 1.234; write one"),
         (("1.234", "0,5"), "line 2: column 'Time (s)': '1.234' may be 1234 or 1.234; write one"),
         (("0.5", "1,5"), "line 3: column 'Time (s)': '1,5' is not clear; write a decimal point"),
+        (("0.912", "91.3", "1,0"), "line 4: column 'Time (s)': '1,0' is not clear; write a dec"),
+        (("1.234", "91.3", "1,0"), "line 4: column 'Time (s)': '1,0' is not clear; write a dec"),
+        (("0,912", "91.3"), "line 2: column 'Time (s)': '0,912' is not clear; write a decimal p"),
         (("1e999",), "line 2: column 'Time (s)': '1e999' is too large; write a finite number"),
         (("1 ± 1e999",), "line 2: column 'Time (s)': '1 ± 1e999' is too large; write a finite"),
         *(
             ((value,), f"line 2: column 'Time (s)': '{value}' is not one number")
-            for value in ("1.5.3", "4:30", "1 2", "~3", "> 5", "1-2", "0.9 (0.1)", "1 ± 2 ± 3")
+            for value in (
+                "1.5.3",
+                "4:30",
+                "1 2",
+                "~3",
+                "> 5",
+                "1-2",
+                "0.9 (0.1)",
+                "1 ± 2 ± 3",
+                "0 912",
+                "10³",
+            )
         ),
     ],
 )
@@ -116,6 +132,52 @@ def test_a_number_that_is_not_clear_is_refused(tmp_path, values, says):
     with pytest.raises(ParbenchError) as caught:
         column(tmp_path, *values)
     assert f"paper.md: {says}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (
+            ("1", "１２３４"),
+            "column 'Time': '１２３４' is not one number; write the number in digits 0",
+        ),
+        (
+            ("1", "١٢٣٤"),
+            "column 'Time': '١٢٣٤' is not one number; write the number in digits 0 to 9",
+        ),
+        (
+            ("1", "1e１"),
+            "column 'Time': '1e１' is not one number; write the number in digits 0 to 9",
+        ),
+        (("1", "3 ± ١"), "column 'Time': '3 ± ١' is not one number; write the number in digits 0"),
+        (("１", "3"), "devices: '１' is not a number of devices"),
+    ],
+)
+def test_only_the_digits_0_to_9_are_read(tmp_path, row, says):
+    path = tmp_path / "paper.md"
+    path.write_text("| GPUs | Time |\n|---|---|\n| {} | {} |".format(*row))
+    with pytest.raises(ParbenchError) as caught:
+        main(["audit", str(path), "--columns", "GPUs=devices, Time=train_seconds"])
+    assert str(caught.value).startswith(f"{path}: line 3: {says}")
+
+
+MARKED = (
+    *("1.87×[^1]", "1.87<sup>1</sup>", "1.87\\*", "1.87 [^note]", "<b>1.87</b>", "1.87^1^"),
+    *("1.87\\†", "**1.87**<sup>a, b</sup>", "1.87<sup>†</sup>", "1.87 [2]", "187\\%"),
+)
+
+
+@pytest.mark.parametrize("cell", MARKED)
+def test_emphasis_and_footnote_marks_are_ignored(tmp_path, capsys, cell):
+    (tmp_path / "paper.md").write_text(f"| GPUs | Gain |\n|---|---|\n| 1 | {cell} |\n| 1 | 9 |")
+    main(["audit", str(tmp_path / "paper.md"), "--columns", "GPUs=devices, Gain=speedup"])
+    assert "speedup is 1.87 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("header", ["Time (min)†", "Time [min][^1]", "**Time (min)**<sup>1</sup>"])
+def test_a_header_keeps_its_unit_beside_a_footnote_mark(tmp_path, header):
+    rows = read(tmp_path, f"|Model|{header}|\n|net|3|", {"Time": "train_seconds"}).rows
+    assert [(row.value, row.unit) for row in rows] == [(3, "min")]
 
 
 STYLES = (

@@ -33,12 +33,17 @@ UNNAMED_MODEL = "the model"  # where no column states it
 UNNAMED = "device"  # hardware that no column states
 WITHOUT_NUMBER = {"", "-", "--", "–", "—", "n/a", "na", "none", "nan", "?", "oom", "out of memory"}
 _MARKS = "†‡§¶*¹²³⁴⁵⁶⁷⁸⁹⁰ᵃᵇᶜ"  # of footnotes
+_MARK = rf"[{re.escape(_MARKS)}]|\^\w\^?|\[\^[^\]]+\]|<sup>[^<+−-]+</sup>"
+_FOOTNOTES = re.compile(rf"(?<=\S)\s*({_MARK}|\[\w{{1,2}}\])+$")
+_FOOTNOTES_OF_HEADER = re.compile(rf"(?<=\S)\s*({_MARK})+$")  # [s] is a unit there
+_POWER_OF_TEN = re.compile(r"(?<![\d.,])10\s*([¹²³⁴⁵⁶⁷⁸⁹⁰]+|\^\d\^?|<sup>\s*\d+\s*</sup>)")
 _SPREAD = re.compile(r"\s*(?:±|\+/-|\+-|\\pm)\s*")
 _NUMBER = re.compile(
-    r"(?P<sign>[-+−]?)(?P<digits>\d[\d.,'’ \u00a0\u2009\u202f]*|\.\d+)"
-    r"(?P<power>[eE][-+]?\d{1,3})?\s*(?P<unit>%|[a-zA-Zµ×][a-zA-Zµ×/ ]*)?"
+    r"(?P<sign>[-+−]?)(?P<digits>[0-9][0-9.,'’ \u00a0\u2009\u202f]*|\.[0-9]+)"
+    r"(?P<power>[eE][-+]?[0-9]{1,3})?\s*(?P<unit>%|[a-zA-Zµ×][a-zA-Zµ×/ ]*)?"
 )
-_GROUPS = {",": r"\d{1,3}(,\d{3})+", ".": r"\d{1,3}(\.\d{3})+"}
+# No thousands begin with 0: 0,912 and 0.912 are decimals.
+_GROUPS = {",": r"[1-9]\d{0,2}(,\d{3})+", ".": r"[1-9]\d{0,2}(\.\d{3})+"}
 _SEPARATOR = re.compile(r"[\s|:+=-]*")  # of header and rows
 _BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
 
@@ -210,13 +215,15 @@ def _plain(cell: str) -> str:
 
 def _unit(header: str) -> str:
     """Return the unit in brackets at the end of a header, or empty."""
-    found = re.search(r"[(\[]([^()\[\]]+)[)\]]$", _unmarked(header))
+    plain = _FOOTNOTES_OF_HEADER.sub("", _unmarked(header))
+    found = re.search(r"[(\[]([^()\[\]]+)[)\]]$", plain)
     return found[1].strip() if found else ""
 
 
 def _bare(header: str) -> str:
-    """Return a header as compared, without a unit in brackets."""
-    return re.sub(r"\s*[(\[][^()\[\]]+[)\]]$", "", _plain(header))
+    """Return a header as compared, without footnote marks and a unit in brackets."""
+    plain = _FOOTNOTES_OF_HEADER.sub("", _plain(header))
+    return re.sub(r"\s*[(\[][^()\[\]]+[)\]]$", "", plain)
 
 
 def _positions(cells: Sequence[str], wanted: Iterable[str]) -> dict[str, list[int]]:
@@ -324,9 +331,10 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
 
 
 def _text(cell: str) -> str:
-    """Return a cell without emphasis and footnote marks."""
-    plain = re.sub(r"[`_]|\*{1,3}(?=\S)|(?<=\S)\*{1,3}", "", cell)
-    return re.sub(rf"(?<=\S)\s*([{re.escape(_MARKS)}]|\^\w|\[\w{{1,2}}\])+$", "", plain).strip()
+    """Return a cell without emphasis, Markdown's escapes and footnote marks."""
+    plain = re.sub(r"\\([^\w\s])", r"\1", cell)
+    plain = re.sub(r"[`_]|\*{1,3}(?=\S)|(?<=\S)\*{1,3}|</?(?:b|i|em|strong)>", "", plain)
+    return plain if _POWER_OF_TEN.fullmatch(plain) else _FOOTNOTES.sub("", plain).strip()
 
 
 def _described(where: str, about: Mapping[str, str]) -> Described:
@@ -335,13 +343,13 @@ def _described(where: str, about: Mapping[str, str]) -> Described:
     counts: dict[str, int] = {}
     for name in COUNTS:
         text = about.get(name, "1")
-        found = re.fullmatch(r"(\d{1,6})\s*(x|×|[a-zA-Z]*s?)", text)
+        found = re.fullmatch(r"([0-9]{1,6})\s*(x|×|[a-zA-Z]*s?)", text)
         if not found or int(found[1]) < 1:
             raise ParbenchError(f"{where}: {name}: {brief(text)!r} is not a number of {name}")
         counts[name] = int(found[1])
     texts = {key: about[key] for key in KEYS if key in about and key not in COUNTS}
     if each := texts.pop("batch_per_device", ""):
-        if not each.isdecimal():
+        if not re.fullmatch("[0-9]{1,9}", each):
             raise ParbenchError(
                 f"{where}: batch_per_device: {brief(each)!r} is not a number of samples"
             )
@@ -374,11 +382,15 @@ class _Column:
     def __init__(self, where: str, texts: Sequence[str]):
         self._where = where
         digits = [found["digits"].strip() for t in texts if (found := _NUMBER.match(t))]
-        self._point = any(re.search(r"(^|\d)\.(\d{1,2}|\d{4,})$", each) for each in digits)
-        self._comma = any(re.search(r"\d,(\d{1,2}|\d{4,})$", each) for each in digits)
-        self._thousands = any(
-            re.fullmatch(rf"{_GROUPS[',']}\.\d+|\d{{1,3}}(,\d{{3}}){{2,}}", each) for each in digits
-        )
+
+        def has(pattern: str) -> bool:
+            return any(re.search(pattern, each) for each in digits)
+
+        self._point = has(r"(^|\d)\.(\d{1,2}|\d{4,})$|^0\.\d+$")
+        self._comma = has(r"\d,(\d{1,2}|\d{4,})$|^0,\d+$")
+        self._thousands = has(rf"^({_GROUPS[',']}\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}})$")
+        # With both marks, the cell that is refused is the one with a comma.
+        self._odd_comma = self._point and has(r"^\d+,(\d{1,2}|\d{4,})$|^0,\d+$")
 
     def _refuse(self, line: int, text: str, why: str) -> ParbenchError:
         return ParbenchError(f"{self._where.format(line)}: {brief(text)!r} {why}")
@@ -389,7 +401,7 @@ class _Column:
         found = _NUMBER.fullmatch(first)
         more = _NUMBER.fullmatch(spread[0]) if spread else None
         if found is None or len(spread) > 1 or (spread and more is None):
-            fix = "; write the number, with its unit if you like, or a dash"
+            fix = "; write the number in digits 0 to 9, with its unit if you like, or a dash"
             raise self._refuse(line, text, f"is not one number{fix}")
         exact = found["sign"].replace("−", "-") + self._plain(line, text, found["digits"])
         exact += found["power"] or ""
@@ -408,7 +420,7 @@ class _Column:
         digits = digits.strip()
         blanks = re.sub(f"[{_BLANKS}]", "_", digits)
         if "_" in blanks:
-            if not re.fullmatch(r"\d{1,3}(_\d{3})+([.,]\d+)?", blanks):
+            if not re.fullmatch(r"[1-9]\d{0,2}(_\d{3})+([.,]\d+)?", blanks):
                 raise self._refuse(line, text, "is not one number; write it without blanks")
             digits = blanks.replace("_", "")
         if "," in digits and "." in digits:
@@ -417,7 +429,7 @@ class _Column:
             if not re.fullmatch(rf"{_GROUPS[other]}{re.escape(last)}\d+", digits):
                 raise self._refuse(line, text, "is not one number")
             return digits.replace(other, "").replace(",", ".")
-        if re.fullmatch(r"\d{1,3},\d{3}", digits):
+        if re.fullmatch(r"[1-9]\d{0,2},\d{3}", digits):
             if self._comma == (self._point or self._thousands):
                 choices = f"{digits.replace(',', '')} or {digits.replace(',', '.')}"
                 raise self._refuse(line, text, f"may be {choices}; write one of these")
@@ -429,7 +441,7 @@ class _Column:
                 fix = "write a decimal point, as other numbers of this column have"
                 raise self._refuse(line, text, f"is not clear; {fix}")
             return digits.replace(",", ".")
-        if self._comma and re.fullmatch(r"\d{1,3}\.\d{3}", digits):
+        if self._comma and not self._odd_comma and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits):
             choices = f"{digits.replace('.', '')} or {digits}"
             raise self._refuse(line, text, f"may be {choices}; write one of these")
         if digits.count(".") > 1:
