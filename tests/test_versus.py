@@ -141,9 +141,11 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert result["ratio"] is None
     assert "\nother beside <plain>: undecided: 1 restart, but at least 4 are needed" in done.stdout
     assert (
-        "which is more than is left of --minutes 5; the 8 restarts that decide take --minutes "
-        in done.stdout
+        "which is more than is left of --minutes 5; it has 1 of at least 8 restarts that deciding "
+        "takes\n" in done.stdout
     )
+    (least,) = re.findall(r"the fewest that can decide take (\d+) min; it may ", done.stdout)
+    assert int(done.stdout.rpartition("--minutes ")[2]) >= max(15, int(least))
     assert "waits for the first step of <plain>" in done.stdout
     assert "A beside itself: not checked" in done.stdout
     page = (tmp_path / "a folder/versus.html").read_text()
@@ -438,6 +440,7 @@ def test_a_command_that_cannot_be_started(make, tmp_path, command, sentence):
         ),
         (["--env", "KEY"], "--env KEY: write NAME=VALUE"),
         (["--minutes", "0"], "--minutes 0.0: must be more than 0"),
+        (["--label", "x y", "x y"], "--label 'x y' 'x y': give two different labels"),
         (["--patience", "nan"], "--patience nan: must be more than 0"),
     ],
 )

@@ -17,7 +17,7 @@ from parbench.launch import devices
 from parbench.runs.parts import Machine
 from parbench.training.program import Program
 from parbench.versus import record
-from parbench.versus.measuring import compare, is_decided, minutes_left
+from parbench.versus.measuring import RESTARTS, compare, is_decided, minutes_left
 from parbench.versus.page import Result
 from parbench.versus.record import ComparedProgram, ProgramComparison
 
@@ -71,6 +71,8 @@ def new_request(
     ``entries``: variables of both, NAME=VALUE; ``cores``: as for ``cores_of``; ``out``: the folder
     of the result, by default a new one in results/versus. Raises ParbenchError.
     """
+    if labels[0] == labels[1]:
+        raise ParbenchError(f"--label {shlex.join(labels)}: give two different labels")
     default = Path(f"results/versus/{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}")
     return VersusRequest(
         commands, labels, Path.cwd(), variables(entries), cores_of(cores), out or default
@@ -158,7 +160,10 @@ def run(request: VersusRequest, minutes: float, patience: float, *, continues: b
     page = result.write(request.out)
     print(f"\n{result.sentence}\nA beside itself: {result.equality}\n{page}")
     if not result.equal_sides.biased:
-        more = max(5 if is_decided(found) else 15, minutes_left(found, found))
+        least = minutes_left(found)
+        more = max(5 if is_decided(found) else 15, least)
         arguments = f"--continue {shlex.quote(str(request.out))} --minutes {more}"
         purpose = "narrow the interval" if is_decided(found) else "add restarts"
+        if len(found) < RESTARTS:
+            purpose += f" (the fewest that can decide take {least} min; it may take more)"
         print(f"To {purpose}: parbench versus {arguments}")

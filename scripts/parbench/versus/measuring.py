@@ -97,20 +97,20 @@ def _line(measured: MeasuredRestart, one: str, other: str) -> str:
 
 
 def _out_of_time(found: list[MeasuredRestart], minutes: float) -> str:
-    """Return why no further restart begins, and how long the fewest that can decide would take."""
+    """Return why no further restart begins, and how many there are of those that deciding takes."""
     report = (
         f"Ends here: another restart takes up to {_longest(found):.0f} s, which is more than is "
         f"left of --minutes {minutes:g}"
     )
     if len(found) >= RESTARTS:
         return report
-    return f"{report}; the {RESTARTS} restarts that decide take --minutes {minutes_left([], found)}"
+    return f"{report}; it has {len(found)} of at least {RESTARTS} restarts that deciding takes"
 
 
-def minutes_left(found: list[MeasuredRestart], like: list[MeasuredRestart]) -> int:
+def minutes_left(found: list[MeasuredRestart]) -> int:
     """Return the minutes that the fewest restarts that can decide take in addition to ``found``, at
-    least one restart, each as long as the longest of ``like``."""
-    return math.ceil(max(1, RESTARTS - len(found)) * _longest(like) / 60)
+    least one restart, each as long as the longest so far."""
+    return math.ceil(max(1, RESTARTS - len(found)) * _longest(found) / 60)
 
 
 def is_decided(found: list[MeasuredRestart]) -> bool:
