@@ -75,10 +75,10 @@ bench: .python ## measure the overhead of parbench itself; docs/bench.md says wh
 	@$(ENTER) --add horovod $(RUN) bench $(ARGS)
 
 versus: .python ## compare two of your own training scripts in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
-	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) $(RUN) versus $(ARGS)
+	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) $(RUN) versus $(LIMIT) $(ARGS)
 
-decide: .python ## add restarts of pairs, and seeds, until their comparisons are decided; ARGS='--minutes 60 --configfile <file>'
-	@$(ENTER) $(RUN) decide $(ARGS)
+decide: .python ## add restarts of pairs, and seeds, until their comparisons are decided; MINUTES=60 ARGS='--configfile <file>'
+	@$(ENTER) $(RUN) decide $(LIMIT) $(ARGS)
 
 calibrate: .python ## estimate from A/A pairs measured here how often verdicts err and how long they take; ARGS='--seconds 30'
 	@$(ENTER) $(RUN) calibrate $(ARGS)

@@ -11,7 +11,7 @@ import re
 import pytest
 
 import constructed
-from parbench import decided, identity, machine, models, packages, strategies
+from parbench import cache, decided, identity, machine, models, packages, strategies
 from parbench.cell import TF32, Cell, Pair
 from parbench.decided import Decided
 from parbench.errors import ParbenchError
@@ -120,7 +120,7 @@ def test_every_published_number_is_of_a_group(base, name):
     asked = []
     for plan in planned(base, studies=STUDIES[name]).studies.values():
         asked += [group.published for group in [*plan.groups, *plan.together] if group.published]
-    for row in PublishedSource.read(name, places.published_files()).rows:
+    for row in PublishedSource.read(name, places.published_files(), "").rows:
         assert any(map(row.is_one_of, asked)), row
 
 
@@ -307,6 +307,8 @@ def test_a_cell_whose_last_run_failed_says_why(trained, capsys):
     log = trained.path.with_name("log.txt")
     outcome.record_failure(trained.path.parent, "rank 1 exited with status 3", log)
     reason = f"its last run failed: rank 1 exited with status 3 ({log})"
+    with cache.locked(log.with_name(".lock"), "a result"):  # as its launcher does
+        assert trained.state()[0] == "running"
     assert trained.state() == ("failed", [reason])
     state.show_why(trained.cell.id, trained.plan)
     assert f"It would run because:\n  - {reason}\n" in capsys.readouterr().out

@@ -250,19 +250,21 @@ def test_two_values_are_refused_unless_they_are_one_or_the_selection_is_narrowed
 def test_a_source_is_looked_up_in_every_file_and_found_in_one(tmp_path):
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     with pytest.raises(ParbenchError, match=r"a.csv: no such file"):
-        PublishedSource.read("paper", paths)
+        PublishedSource.read("paper", paths, "s.yaml")
     paths[0].write_text(make_published({}, {"study": "other"}))
     paths[1].write_text(make_published({"study": "fifth", "value": 0.7}))
-    assert [row.value for row in PublishedSource.read("fifth", paths).rows] == [0.7]
-    with pytest.raises(ParbenchError, match="published: 'papier': no row of .*a.csv, .*b.csv has"):
-        PublishedSource.read("papier", paths)
+    assert [row.value for row in PublishedSource.read("fifth", paths, "s.yaml").rows] == [0.7]
+    with pytest.raises(
+        ParbenchError, match="^s.yaml: published: 'papier': no row of .*a.csv, .*b.csv has"
+    ):
+        PublishedSource.read("papier", paths, "s.yaml")
     paths[1].write_text(make_published({"study": "fifth"}, {}))
     with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):
-        PublishedSource.read("paper", paths)
+        PublishedSource.read("paper", paths, "s.yaml")
     paths[1].write_text(make_published({}, {"value": "ninety"}))
     says = "b.csv: line 3: value: 'ninety' is not a bare number; write digits"
     with pytest.raises(ParbenchError, match=says):
-        PublishedSource.read("paper", paths)
+        PublishedSource.read("paper", paths, "s.yaml")
 
 
 # ---------------------------------------------------------------- verdicts

@@ -63,6 +63,13 @@ def add_configfile(
     )
 
 
+def add_config(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """Add `--config` to a command, as Snakemake has it; given again, it adds to the first."""
+    parser.add_argument(
+        "--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=help_text
+    )
+
+
 def of_snakemake(arguments: Sequence[str]) -> argparse.Namespace:
     """Return Snakemake's arguments, parsed from its command line ``arguments`` and its profiles.
 

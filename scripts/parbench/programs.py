@@ -45,6 +45,15 @@ def run(command: Sequence[str], output: TextIO | None = None) -> int:
 
 
 def snakemake(*words: str, output: TextIO | None = None) -> int:
-    """Run Snakemake on the workflow and return its status; ``output`` as for ``run``."""
-    command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
-    return run(command, output)
+    """Run Snakemake on the workflow and return its status; ``output`` as for ``run``.
+
+    Snakemake, so quiet, does not say why it builds no graph, such as a file that no rule makes.
+    """
+    begin = [sys.executable, "-m", "snakemake", "--rerun-incomplete"]
+    status = run([*begin, "--quiet", "all", *words], output)
+    if status == 1:
+        dry = [*begin, "--dry-run", "--quiet", "host", "progress", "rules", "reason", *words]
+        again = subprocess.run(dry, capture_output=True, text=True)
+        if again.returncode:
+            print(again.stderr.strip(), file=sys.stderr)
+    return status

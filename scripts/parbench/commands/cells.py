@@ -1,7 +1,7 @@
 """List the cells of studies with their state.
 
-The state is done, missing, stale (parbench why shows why the cell would run again), or not run,
-with the reason.
+The state is done, missing, running, failed, stale (`parbench why` shows why the cell would run
+again), not run, or unreadable, with the reason.
 """
 
 import argparse

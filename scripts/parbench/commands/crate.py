@@ -9,16 +9,14 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from parbench.arguments import add_configfile
+from parbench.arguments import add_config, add_configfile
 from parbench.files import user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration of the run, and what the crate says about it."""
     add_configfile(parser, "as given for the report")
-    parser.add_argument(
-        "--config", nargs="+", default=[], help="KEY=VALUE, as given for the report"
-    )
+    add_config(parser, "as given for the report")
     parser.add_argument(
         "--out", type=user_path, default=Path("crate"), help="a folder, or <name>.zip"
     )

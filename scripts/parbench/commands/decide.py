@@ -11,29 +11,32 @@ verdicts are valid although they are looked at after each restart (docs/verdicts
 
 import argparse
 
-from parbench.arguments import add_configfile, duration
+from parbench.arguments import add_config, add_configfile, duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the time limit and the configuration."""
     parser.set_defaults(snakemake=())
     parser.allow_abbrev = False  # Snakemake has options of its own that begin alike
-    parser.add_argument("--minutes", type=duration, default=60, help="time limit (default: 60)")
-    add_configfile(parser)
     parser.add_argument(
-        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="overrides both"
+        "--minutes",
+        type=duration,
+        help="time limit, by the forecast of what is measured next (default: 60)",
     )
-    parser.add_argument(
+    add_configfile(parser)
+    add_config(parser, "overrides both")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--report",
         action="store_true",
         help="use `budget_minutes` of the configuration, then write the report again, as the end "
         "of `parbench report` does; takes the same arguments for Snakemake",
     )
-    parser.add_argument(
+    either.add_argument(
         "--check",
         action="store_true",
         help="measure nothing; exit with 1 if a claim is refuted, impossible, contradicted by its "
-        "source, or undecided",
+        "source, or undecided, or if cells are missing",
     )
 
 
@@ -42,6 +45,8 @@ def run(options: argparse.Namespace) -> int | None:
     from parbench.errors import ParbenchError
     from parbench.workflow import deciding
 
+    if options.minutes is not None and (options.check or options.report):
+        raise ParbenchError("--minutes: remove it, since --check and --report do not use it")
     words = list(options.snakemake)
     if options.report:
         words += ["--configfile", *map(str, options.configfile)] if options.configfile else []
@@ -52,5 +57,6 @@ def run(options: argparse.Namespace) -> int | None:
         raise ParbenchError(f"unknown arguments: {' '.join(words)}")
     if options.check:
         return deciding.check(options.configfile, options.config)
-    deciding.decide(options.minutes, options.configfile, options.config)
+    minutes = 60 if options.minutes is None else options.minutes
+    deciding.decide(minutes, options.configfile, options.config)
     return None

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     write = actions.add_parser("write", help="write finished studies to reports/evidence/")
     write.add_argument(
-        "study", nargs="*", help="name of a study (default: those of the last report)"
+        "study", nargs="*", help="name or path of a study (default: those of the last report)"
     )
     write.add_argument(
         "--partial", action="store_true", help="also write studies with missing cells"

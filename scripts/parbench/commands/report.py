@@ -52,6 +52,6 @@ def run(options: argparse.Namespace) -> int:
     )
     if status := programs.snakemake("reports/final.html", "reports/final.pdf", *options.snakemake):
         return status
-    deciding.decide_for_report(options.snakemake)
-    closing.show()
+    if deciding.decide_for_report(options.snakemake):
+        closing.show()
     return 0

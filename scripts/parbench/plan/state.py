@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 from collections import Counter
 from pathlib import Path
@@ -27,9 +28,9 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     """Return a cell's state in one word and the reasons for it.
 
     ``done``: it has metrics and nothing they depend on changed; ``stale``: something did;
-    ``failed``: its last run gave no metrics; ``missing``: it has not run to an end yet; ``not
-    run``: this machine cannot; ``unreadable``: a file that decides this is damaged or belongs to
-    another cell.
+    ``running``: a run has begun it; ``failed``: its last run gave no metrics; ``missing``: it has
+    not run yet, or not to its end; ``not run``: this machine cannot; ``unreadable``: a file that
+    decides this is damaged or belongs to another cell.
     """
     if cell_id in plan.not_run:
         return "not run", [plan.not_run[cell_id]]
@@ -53,9 +54,21 @@ def _without_result(cell_id: str) -> tuple[str, list[str]]:
     path = folder(cell_id) / "failed.json"
     if not path.exists():
         return "missing", ["it has not been trained yet"]
+    if _is_running(cell_id):
+        return "running", ["a run is measuring it, or waits for its devices"]
     failure = read_record(path, "sentence", "log")
     where = f" ({failure['log']})" if failure["log"] else ""
     return "failed", [f"its last run failed: {failure['sentence']}{where}"]
+
+
+def _is_running(cell_id: str) -> bool:
+    """Return whether a launcher holds the cell's lock, as it does until it has a result."""
+    with contextlib.suppress(OSError), open(folder(cell_id) / ".lock", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def current(cell: Cell | Pair, plan: Plan) -> Identity:
@@ -237,6 +250,8 @@ def show_why(cell_id: str, plan: Plan) -> None:
             f"It is not run here: {reasons[0]}. On a machine that has what it needs, it runs "
             "automatically."
         )
+    elif word == "running":
+        print(f"It has no result yet: {reasons[0]}.")
     elif word == "unreadable":
         print(f"Its state cannot be determined: {reasons[0]}")
         return

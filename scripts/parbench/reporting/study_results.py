@@ -65,7 +65,7 @@ class StudyResults:
     def cell_command(self, cell: str) -> str:
         """Return the command that trains a cell again or, if from evidence, on this machine."""
         folder = self.cells_folder if self.evidence is None else CELLS
-        return self.command(folder / cell / "metrics.json")
+        return f"{self.command(folder / cell / 'metrics.json')} --force"
 
     def panel(self, group: Group) -> str | None:
         """Return the anchor of a group's details; None if not run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,6 +138,15 @@ def _worst(rows: Mapping[str, Row]) -> str:
     if WORST_FIRST.index(worst) >= WORST_FIRST.index(terms.NOT_COMPARABLE):
         return worst
     return f"{worst}: {names}"
+
+
+def is_of(studies: Collection[str]) -> bool:
+    """Return whether the last report is of ``studies``."""
+    source = Path("results/report.json")
+    if not source.exists():
+        return False
+    report: ReportFile = read_record(source, "studies")
+    return [study["name"] for study in report["studies"]] == list(studies)
 
 
 def show() -> None:

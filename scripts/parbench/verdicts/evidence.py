@@ -350,9 +350,9 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 def keep(studies: Iterable[str], partial: bool) -> None:
-    """Write the evidence of ``studies``, by default those of the last report, to
+    """Write the evidence of ``studies`` (names or paths), by default those of the last report, to
     reports/evidence/; if ``partial``, also where cells are not measured."""
-    for study in studies or _reported():
+    for study in [Path(each).stem for each in studies] or _reported():
         evidence = gather(study, RESULTS, partial)
         path = write(evidence, FOLDER)
         print(f"{path}  {len(evidence['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")

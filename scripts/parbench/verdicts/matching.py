@@ -54,10 +54,13 @@ class PublishedSource:
         self.rows = [row for row in values if row.study == name]
 
     @classmethod
-    def read(cls, name: str | None, paths: Iterable[str | Path]) -> PublishedSource:
+    def read(
+        cls, name: str | None, paths: Iterable[str | Path], where: str | Path
+    ) -> PublishedSource:
         """Read it from the one of ``paths`` that holds it.
 
-        Raises ParbenchError if none or several of them hold it.
+        ``where``: the file that names it, for a message. Raises ParbenchError if none or several of
+        ``paths`` hold it.
         """
         if name is None:
             return cls(None, [])
@@ -65,12 +68,15 @@ class PublishedSource:
         holding = [path for path, source in sources.items() if source.rows]
         if not holding:
             raise ParbenchError(
-                f"published: {name!r}: no row of {', '.join(sources) or 'no file'} has it in "
-                "column `study`; add the source's rows, or correct the study's key `published`"
+                f"{where}: published: {name!r}: no row of {', '.join(sources) or 'no file'} has it "
+                "in column `study`; add the source's rows, correct the study's key `published` or, "
+                "if the source is your own, name its study by its path (--config "
+                "studies=[<path>]) or its file (--published)"
             )
         if len(holding) > 1:
             raise ParbenchError(
-                f"published: {name!r} has rows in {' and in '.join(holding)}; keep them in one file"
+                f"{where}: published: {name!r} has rows in {' and in '.join(holding)}; keep them "
+                "in one file"
             )
         return sources[holding[0]]
 

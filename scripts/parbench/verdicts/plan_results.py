@@ -22,7 +22,8 @@ def measured(plan: expansion.Plan, name: str, done: Collection[str] = ()) -> Mea
     study_plan = cut(plan.studies[name], done, lambda group, left: {"cells": []})
     cells = [cell for cell in study_plan.runnable() if cell in done]
     runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
-    source = PublishedSource.read(study_plan.study.published, places.published_files())
+    where = places.shown(places.study(name))
+    source = PublishedSource.read(study_plan.study.published, places.published_files(), where)
     return Measured(study_plan, groups_of(study_plan, Runs.of(runs)), source)
 
 

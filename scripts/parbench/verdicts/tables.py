@@ -239,7 +239,8 @@ def write(
     """
     plan = StudyPlan.read(planned)
     certificates = None if proofs is None else Certificates(proofs)
-    source = PublishedSource.read(plan.study.published, published)
+    where = f"reports/evidence/{plan.evidence.file}" if plan.evidence else planned
+    source = PublishedSource.read(plan.study.published, published, where)
     runs = read_runs(plan, cells)
     measured = Measured(plan, groups_of(plan, runs, runs_in(cells)), source)
     rows: list[Row] = []

@@ -23,7 +23,7 @@ from parbench.plan import config_files, expansion, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.runs import records
 from parbench.terminal import aligned, print_text
-from parbench.verdicts import plan_results, sequential
+from parbench.verdicts import closing, plan_results, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.controls import timed_pairs
 from parbench.verdicts.groups import Group, Runs
@@ -35,6 +35,7 @@ from parbench.verdicts.terms import (
     FAILS,
     FEWEST,
     HOLDS_IN_PART,
+    NOT_TESTED,
     NOT_TOLD_APART,
     REFUTED,
     UNDECIDED,
@@ -193,14 +194,15 @@ def decide(minutes: float, configfiles: Sequence[Path], settings: Sequence[str])
     print_text("\n".join(_summary(plan)))
 
 
-def decide_for_report(arguments: Sequence[str]) -> None:
+def decide_for_report(arguments: Sequence[str]) -> bool:
     """Decide what `budget_minutes` of the configuration allow, and then write the report again.
 
-    ``arguments``: Snakemake's arguments in the run that made the report. Raises ParbenchError.
+    ``arguments``: Snakemake's arguments in the run that made the report. Returns whether there is
+    one of its studies: a dry run makes none. Raises ParbenchError.
     """
     options = of_snakemake(arguments)
     if options.dryrun:
-        return
+        return False
     changes = config_files.parse_changes(options.config or [])
     config = config_files.read(options.configfile, changes)
     deployment = config.resolved_deployment()
@@ -214,22 +216,29 @@ def decide_for_report(arguments: Sequence[str]) -> None:
     # A deleted result is measured again here: Snakemake considers its tables up to date.
     if measured:
         _snakemake("reports/final.html", "reports/final.pdf", *arguments)
+    return closing.is_of(config.studies)
 
 
 def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
-    """Print the claims that are refuted, ruled out by their source or undecided; return 1 if any
-    is."""
+    """Print the claims that are refuted, ruled out by their source or undecided, and what was not
+    tested or measured; return 1 if any claim is such, or a cell is missing."""
     changes = config_files.parse_changes(settings)
     config = config_files.read(configfiles, changes)
     plan = expansion.plan(config, config.resolved_deployment())
-    done = [cell for study in plan.studies for cell in _done(study, plan)]
+    done = {cell for study in plan.studies for cell in _done(study, plan)}
     judged = plan_results.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
         print_text(f"{each.name} ({each.study}): {each.sentence_with_reason}")
-    words = "refuted, impossible, contradicted or undecided"
-    print_text(f"{len(judged)} claims, {len(against)} of them {words}")
-    return 1 if against else 0
+    untested = sum(each.verdict == NOT_TESTED for each in judged)
+    missing = len({cell for study in plan.studies for cell in plan.runnable(study)} - done)
+    print_text(
+        f"{len(judged)} claim{'s' * (len(judged) != 1)}: {len(against)} refuted, impossible, "
+        f"contradicted or undecided, {untested} not tested here"
+    )
+    if missing:
+        print_text(f"{missing} cell{'s' * (missing != 1)} not measured: make report")
+    return 1 if against or missing else 0
 
 
 def _check(plan: expansion.Plan) -> None:
@@ -336,7 +345,10 @@ def _measure(plan: expansion.Plan, others: Sequence[str], settings: Sequence[str
 def _snakemake(*arguments: str) -> None:
     """Run Snakemake. Raises ParbenchError if it fails."""
     if programs.snakemake(*arguments):
-        raise ParbenchError("not all could be measured: see the error above")
+        raise ParbenchError(
+            "not all was measured: the error above says why; if there is none, the run was "
+            "interrupted, and the same command continues it"
+        )
 
 
 def _summary(plan: expansion.Plan) -> list[str]:

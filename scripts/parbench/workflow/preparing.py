@@ -8,6 +8,7 @@ are added, so that this does not happen later, while cells are timed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.plan import config_files, expansion
 from parbench.plan.yaml_file import read_yaml
+from parbench.verdicts import closing
 
 
 def prepare(arguments: Sequence[str]) -> None:
@@ -42,6 +44,9 @@ def prepare(arguments: Sequence[str]) -> None:
     if options.dryrun:
         return
     run_lock.require_none()
+    for path in filter(Path.exists, closing.REPORTS):
+        if not os.access(path, os.W_OK):
+            raise ParbenchError(f"{path}: cannot be written; chmod u+w it, or delete it")
     changes = config_files.parse_changes(options.config or [])
     typed = any(method.name == "APPTAINER" for method in options.software_deployment_method)
     config = config_files.read(files, changes)
