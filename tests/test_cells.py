@@ -24,7 +24,7 @@ from parbench.software import Software
 from parbench.verdicts import plan_results
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.matching import PublishedSource
-from workspace import Workspace, add_pairs
+from workspace import Workspace, add_pairs, small_study
 
 
 @pytest.fixture
@@ -416,6 +416,14 @@ def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage
 
 
 # --- the command line ---
+
+
+def test_the_plan_of_a_single_cell_counts_it(tmp_path):
+    work = Workspace(tmp_path)
+    text = small_study("One", "cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
+    (tmp_path / "studies/one.yaml").write_text(text)
+    told = work.parbench("plan", "--study", "one").stdout.splitlines()
+    assert told[-2:] == ["one: One", "  1 cell: 1 missing"]
 
 
 def test_the_command_of_a_cell_says_what_to_make_first(tmp_path):

@@ -1,4 +1,5 @@
-"""Make parts of messages: a value on one short line, a suggestion for a misspelt name."""
+"""Make parts of messages: a value on one short line, a counted noun, a suggestion for a misspelt
+name."""
 
 from __future__ import annotations
 
@@ -15,6 +16,11 @@ def brief(text: str, most: int = 80) -> str:
     """Return ``text`` for a message: on one line, at most ``most`` characters long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 cell``, ``2 cells``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from parbench import decided
 from parbench.plan import config_files, expansion, places, state
 from parbench.plan.yaml_file import YamlMapping
+from parbench.words import count
 
 
 def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[str]:
@@ -36,9 +37,9 @@ def overview(configfiles: Sequence[Path], studies: Sequence[str]) -> Iterator[st
     for name, study in plan.studies.items():
         own = dict.fromkeys(cell for group in (*study.groups, *study.pairs) for cell in group.cells)
         words = Counter(state.state(cell, plan)[0] for cell in own)
-        counted = ", ".join(f"{count} {word}" for word, count in words.items())
+        counted = ", ".join(f"{number} {word}" for word, number in words.items())
         yield f"\n{name}: {study.study.title}"
-        yield f"  {len(own)} cells: {counted}"
+        yield f"  {count(len(own), 'cell')}: {counted}"
         reasons = Counter(plan.not_run[cell] for cell in own if cell in plan.not_run)
-        for reason, count in reasons.most_common():
-            yield f"  {count} not run here: {reason}"
+        for reason, number in reasons.most_common():
+            yield f"  {number} not run here: {reason}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from parbench.reporting.text import count, listed
+from parbench.reporting.text import listed
 from parbench.verdicts import terms
 from parbench.verdicts.claims import NOT_DECIDED, Judged
+from parbench.words import count
 
 
 def headline(judged: list[Judged], others: int = 0) -> str:

@@ -28,6 +28,7 @@ from parbench.runs import records
 from parbench.runs.parts import Environment
 from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.closing import REPORTS
+from parbench.words import count
 
 VERSION = "1.1"  # of RO-Crate, required by the profiles
 PROFILES = {
@@ -270,4 +271,4 @@ def write(
     crate.describe(license_address or LICENSE)
     crate.add_actions(inputs(plan, config.stack, configfiles), agent)
     crate.write(out)
-    print(f"{out}  {len(crate.runs)} cells")
+    print(f"{out}  {count(len(crate.runs), 'cell')}")

@@ -11,7 +11,6 @@ from parbench.reporting import certificates
 from parbench.reporting.study_results import StudyResults
 from parbench.reporting.table import TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import (
-    count,
     date_time,
     decimals,
     deployment_text,
@@ -30,6 +29,7 @@ from parbench.runs.parts import Environment
 from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import LEAST_PAIRS, Restart, restart
+from parbench.words import count
 
 LOG_LINES = 20  # the last lines shown of a failed cell's log
 FACTS = (  # of a cell's environment, besides those shared with other cells

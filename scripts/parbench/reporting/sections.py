@@ -23,7 +23,6 @@ from parbench.reporting.table import TableCell, TableEntry, count_cell, make_tab
 from parbench.reporting.text import (
     ABSENT,
     anchor,
-    count,
     counted,
     date_time,
     deployment_text,
@@ -37,6 +36,7 @@ from parbench.reporting.text import (
 from parbench.reporting.work import work_table
 from parbench.runs.records import PairRun
 from parbench.verdicts.terms import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
+from parbench.words import count
 
 LACKS = {
     NOT_COMPARABLE: "were published for other data, settings or hardware",

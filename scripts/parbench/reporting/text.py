@@ -13,6 +13,7 @@ from parbench.runs.metrics import label
 from parbench.runs.parts import Machine
 from parbench.verdicts.rows import Row
 from parbench.verdicts.sequential import Series
+from parbench.words import count
 
 ABSENT = "–"
 
@@ -92,11 +93,6 @@ def joined_ends(ends: Iterable[str]) -> str:
 
 
 # ---------------------------------------------------------------- words
-
-
-def count(number: int, noun: str) -> str:
-    """Return ``1 cell``, ``2 cells``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def listed(words: list[str]) -> str:
