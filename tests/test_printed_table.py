@@ -110,6 +110,7 @@ def test_numbers_are_read_as_they_are_meant(tmp_path, values, expected):
         (("1.234", "91.3", "1,0"), "line 4: column 'Time (s)': '1,0' is not clear; write a dec"),
         (("0,912", "91.3"), "line 2: column 'Time (s)': '0,912' is not clear; write a decimal p"),
         (("1e999",), "line 2: column 'Time (s)': '1e999' is too large; write a finite number"),
+        (("1 ± 1e308",), "line 2: column 'Time (s)': '1 ± 1e308' is too large; write a finite"),
         (("1 ± 1e999",), "line 2: column 'Time (s)': '1 ± 1e999' is too large; write a finite"),
         *(
             ((value,), f"line 2: column 'Time (s)': '{value}' is not one number")
@@ -210,6 +211,7 @@ def test_a_number_in_any_usual_style_keeps_its_value(tmp_path_factory, numbers):
             "bar.; line 3: A, B; line 8: C, D",
         ),
         ("no table", "no table has all of the columns Model, GPUs, Time; found: no line of "),
+        ("Model  GPUs  Time\nnet", "line 2: 1 value, but the header at line 1 has 3; give"),
         ("Model  GPUs  Time\nnet  1", "line 2: 2 values, but the header at line 1 has 3; give"),
         ("|Model|GPUs|Time|\n|net|1|2|3|", "line 2: 4 values, but the header at line 1 has 3"),
         ("Model  GPUs  Time\nnet  two  3", "line 2: devices: 'two' is not a number of devices"),
@@ -308,6 +310,26 @@ def test_a_mapping_that_names_nothing_known_is_refused(tmp_path, columns, given,
     with pytest.raises(ParbenchError) as caught:
         main(["audit", *words])
     assert says in str(caught.value)
+
+
+def test_a_table_without_columns_is_told_to_map_them(tmp_path):
+    path = tmp_path / "paper.md"
+    path.write_text(MARKDOWN.strip())
+    with pytest.raises(ParbenchError) as caught:
+        main(["audit", str(path)])
+    assert str(caught.value).endswith(
+        "found: # A paper; of a table as printed, map the columns with --columns"
+    )
+
+
+def test_one_finding_is_one_of_one_value(tmp_path, capsys):
+    (tmp_path / "paper.md").write_text("Efficiency  x\n1.5  y")
+    words = ["--columns", "Efficiency=parallel_efficiency", "--train-samples", "1"]
+    main(["audit", str(tmp_path / "paper.md"), *words])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "but 1 device allows at most 1 (line 2) 1 value, 1 finding: 0 certain, 1 l" in said
+    assert "1 of 1 value was compared with others or with its devices" in said
+    assert "Assumed: 10 classes, 1 training sample, a test" in said
 
 
 def test_the_audit_reads_it_and_says_what_took_part(tmp_path, capsys):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 
 from parbench.plan.published import Published
+from parbench.words import count
 
 TIMES = ("train_seconds", "total_seconds", "epoch_seconds")
 RATE = "samples_per_second"
@@ -291,8 +292,8 @@ def printed_above_devices(rows: Rows, assumptions: DatasetAssumptions) -> Found:
             alone = is_efficiency or len(settings) == 1
             certainty = Certainty.LIKELY if alone and row.value > ALIKE * most else Certainty.WEAK
             says = (
-                f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices allow "
-                f"at most {most}"
+                f"{row}: a printed {row.metric} of {row.value:g}, but "
+                f"{count(row.devices, 'device')} allow{'s' * (row.devices == 1)} at most {most}"
             )
             yield against(FASTER, certainty, [row], says)
 
@@ -429,6 +430,9 @@ def stated_epochs(rows: Rows, assumptions: DatasetAssumptions) -> Found:
         due = epochs * seconds
         assumptions.compares(*filter(None, (time, epoch)) if time and due else ())
         if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
-            says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
+            says = (
+                f"{time}: {count(epochs, 'epoch')} of {seconds:g} s take{'s' * (epochs == 1)} "
+                f"{due:g} s, not {time.shown}"
+            )
             contradicting = [time, epoch] if epoch else [time]
             yield against("epochs times seconds", Certainty.LIKELY, contradicting, says)

@@ -27,6 +27,7 @@ from parbench.errors import ParbenchError
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published
 from parbench.plan.selection import Configuration, contrasted
+from parbench.words import count
 
 CHECKS = (
     arithmetic.faster_than_its_devices,
@@ -197,7 +198,9 @@ def coverage(rows: Rows, assumptions: DatasetAssumptions) -> str:
         for row in rows
         if row.metric in unknown and (row.line, row.metric) not in assumptions.compared
     ]
-    text = f"{compared} of {len(rows)} values were compared with others or with their devices"
+    were, their = ("was", "its") if len(rows) == 1 else ("were", "their")
+    number = count(len(rows), "value")
+    text = f"{compared} of {number} {were} compared with others or with {their} devices"
     if alone := len(rows) - compared - len(unread):
         text += f"; of {alone} only unit and range were checked, as nothing compares with them"
     if unread:
@@ -218,7 +221,8 @@ def show(found: Iterable[Contradiction]) -> str:
         parts.append(study)
         for finding in group:
             lines = ", ".join(map(str, finding.lines[:6])) + (", ..." * (len(finding.lines) > 6))
-            text = f"{finding.check} ({finding.certainty}): {finding.says} (lines {lines})"
+            where = f"line{'s' * (len(finding.lines) != 1)} {lines}"
+            text = f"{finding.check} ({finding.certainty}): {finding.says} ({where})"
             parts += textwrap.wrap(text, 100, initial_indent="  - ", subsequent_indent="    ")
     return "\n".join(parts)
 
@@ -237,7 +241,8 @@ def audit(
         words = printed_table.mapped(columns), printed_table.mapped(given or "", "--given")
         printed = printed_table.read(file, *words)
     else:
-        printed = printed_table.Printed(published.rows(file))
+        hint = "of a table as printed, map the columns with --columns"
+        printed = printed_table.Printed(published.rows(file, hint))
     rows, path = printed.rows, file.with_name("claims.yaml")
     found = findings(rows, published.claims(path) if path.is_file() else {}, assumptions)
     if found:
@@ -245,11 +250,11 @@ def audit(
     count_by_certainty = Counter(finding.certainty for finding in found)
     counts = ", ".join(f"{count_by_certainty[word]} {word}" for word in Certainty)
     balance = "balanced" if assumptions.balanced else "not balanced"
-    print(f"{len(rows)} values, {len(found)} findings: {counts}")
+    print(f"{count(len(rows), 'value')}, {count(len(found), 'finding')}: {counts}")
     print(textwrap.fill(coverage(rows, assumptions), 100))
     for note in printed.notes:
         print(note)
     print(
-        f"Assumed: {assumptions.classes} classes, {assumptions.train_samples:,} training "
-        f"samples, a test set that is {balance}"
+        f"Assumed: {assumptions.classes} classes, "
+        f"{count(assumptions.train_samples, 'training sample')}, a test set that is {balance}"
     )

@@ -21,7 +21,7 @@ from parbench.errors import ParbenchError
 from parbench.files import read_text
 from parbench.plan.published import Published
 from parbench.runs.metrics import METRICS
-from parbench.words import brief, nearest
+from parbench.words import brief, count, nearest
 
 # Columns that say what was measured; every other name is a metric.
 KEYS = (
@@ -151,9 +151,9 @@ def _check_names(columns: Mapping[str, str], given: Mapping[str, str], measured:
             )
     if not metrics:
         raise ParbenchError("--columns names no metric, such as train_seconds; map one")
-    for name, count in Counter(columns.values()).items():
-        if count > 1:
-            raise ParbenchError(f"--columns maps {count} headers to {name!r}; keep one of them")
+    for name, number in Counter(columns.values()).items():
+        if number > 1:
+            raise ParbenchError(f"--columns maps {number} headers to {name!r}; keep one of them")
     for name in given:
         if name not in KEYS:
             raise ParbenchError(f"--given: unknown name {brief(name)!r}{nearest(name, KEYS)}")
@@ -276,8 +276,8 @@ def _tables(
         for row_number, values, _ in rows:
             if len(values) != len(cells):
                 raise ParbenchError(
-                    f"{path}: line {row_number}: {len(values)} values, but the header at line "
-                    f"{number} has {len(cells)}; give each column a value or a dash"
+                    f"{path}: line {row_number}: {count(len(values), 'value')}, but the header "
+                    f"at line {number} has {len(cells)}; give each column a value or a dash"
                 )
         yield _Table(brief(title, 60) or f"line {number}", cells, dict(sorted(names.items())), rows)
 
@@ -326,7 +326,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
                     )
                 )
     if passed:
-        listed = ", ".join(f"{text} ({count})" for text, count in passed.items())
+        listed = ", ".join(f"{text} ({number})" for text, number in passed.items())
         printed.notes.append(f"{table.name}: no number, skipped: {listed}")
 
 
@@ -409,8 +409,8 @@ class _Column:
         if more is not None:
             spread_text = self._plain(line, text, more["digits"]) + (more["power"] or "")
             beside = float(spread_text)
-            exact = _coarse(value, exact, beside) if math.isfinite(value + beside) else exact
-        if not math.isfinite(value + beside):
+            exact = _coarse(value, exact, beside) if math.isfinite(value + 10 * beside) else exact
+        if not math.isfinite(value + 10 * beside):
             raise self._refuse(line, text, "is too large; write a finite number")
         unit = (more and more["unit"]) or found["unit"] or ""
         return _Number(value, exact, unit.strip(), printed, spread_text)

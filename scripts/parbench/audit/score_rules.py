@@ -20,6 +20,7 @@ from parbench.audit.arithmetic import (
     quantity_of,
 )
 from parbench.plan.published import Published
+from parbench.words import count
 
 DIGITS = 3  # with fewer, two values are sometimes equal by chance
 SPREAD = 0.01  # the least range assumed for one model: of scores, or as a share of times
@@ -178,14 +179,15 @@ def operators(rows: Rows, assumptions: DatasetAssumptions) -> Found:
         assumptions.compares(*(whole, *parts) if whole is not None and parts else ())
         if whole is not None and total - rounding > whole.most:
             says = (
-                f"{whole}: the self times of {len(parts)} operators add up to {total:.4g} s, more "
-                f"than the {whole.value:g} s of all"
+                f"{whole}: the self times of {count(len(parts), 'operator')} add up to "
+                f"{total:.4g} s, more than the {whole.value:g} s of all"
             )
             yield against("parts and the whole", Certainty.CERTAIN, (whole, *parts), says)
         host = [row for row in configuration if re.search(r"self[- ]cpu", row.note, re.IGNORECASE)]
         if host and host[0].hardware.upper() != "CPU":
+            are = "time is" if len(host) == 1 else "times are"
             says = (
-                f"{host[0]}: {len(host)} times are printed as Self-CPU, which is the host's time "
+                f"{host[0]}: {len(host)} {are} printed as Self-CPU, which is the host's time "
                 "and does not measure the accelerator"
             )
             yield against("another device's clock", Certainty.CERTAIN, host, says)

@@ -16,12 +16,13 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}  # what spreadshee
 
 
 def read_csv(
-    path: str | Path, required: Sequence[str], optional: Sequence[str]
+    path: str | Path, required: Sequence[str], optional: Sequence[str], hint: str = ""
 ) -> list[tuple[int, dict[str, str]]]:
     """Return each row's line number and its values by column, stripped of surrounding blanks.
 
     Empty rows are skipped, and so are columns that are neither ``required`` nor ``optional``.
-    Raises ParbenchError if the header lacks a ``required`` column or misspells one, or if a row has
+    Raises ParbenchError if the header lacks a ``required`` column (``hint`` says what else may
+    help) or misspells one, or if a row has
     more or fewer values than the header.
     """
     text = read_text(path)
@@ -34,7 +35,7 @@ def read_csv(
     separator = max(SEPARATORS, key=columns_by)
     records = _records(str(path), text, separator)
     line, names = next(records, (1, list[str]()))
-    _check_header(f"{path}: line {line}", names, required, optional)
+    _check_header(f"{path}: line {line}", names, required, optional, hint)
     rows: list[tuple[int, dict[str, str]]] = []
     for line, fields in records:
         extra = fields[len(names) :]
@@ -71,7 +72,7 @@ def _records(path: str, text: str, separator: str) -> Iterator[tuple[int, list[s
 
 
 def _check_header(
-    where: str, names: list[str], required: Sequence[str], optional: Sequence[str]
+    where: str, names: list[str], required: Sequence[str], optional: Sequence[str], hint: str
 ) -> None:
     """Raise ParbenchError, beginning with ``where``, if ``names`` cannot be a header."""
     found = brief(", ".join(names), 300) or "an empty file"
@@ -87,5 +88,5 @@ def _check_header(
     if missing:
         raise ParbenchError(
             f"{where}: the header must name the columns {', '.join(required)}; missing: "
-            f"{', '.join(missing)}; found: {found}"
+            f"{', '.join(missing)}; found: {found}{'; ' * bool(hint)}{hint}"
         )

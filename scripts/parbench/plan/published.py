@@ -156,14 +156,15 @@ def _spelling(value: Any) -> str | float:
         return "" if value is None else str(value)
 
 
-def rows(path: str | Path) -> list[Published]:
-    """Read a CSV file of published values; ParbenchError names line, column and value."""
+def rows(path: str | Path, hint: str = "") -> list[Published]:
+    """Read a CSV file of published values; ParbenchError names line, column and value, and ends
+    with ``hint`` if the file lacks columns."""
     fields = {name: field for name, field in Published.model_fields.items() if name != "line"}
     required = [name for name, field in fields.items() if field.is_required()]
     optional = [name for name in fields if name not in required]
     return [
         validated(Published, {**values, "line": line}, f"{path}: line {line}")
-        for line, values in read_csv(path, required, optional)
+        for line, values in read_csv(path, required, optional, hint)
     ]
 
 
