@@ -165,6 +165,20 @@ def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
         assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--check", "--report"], "argument --report: not allowed with argument --check"),
+        (["--check", "--minutes", "3"], "--minutes: remove it, since --check and --report do not"),
+        (["--check", "--config", "studies=[noo]", "--config", "grace_seconds=5"], "'noo'"),
+    ],
+)
+def test_no_option_is_ignored(work, words, sentence):
+    done = work.parbench("decide", *words, check=False)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
 def test_a_study_without_pairs_has_nothing_to_decide(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
     done = work.parbench("decide", check=False)

@@ -158,7 +158,7 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     assert "constructed-constructed-x2-2030-01-04.json  37 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
     with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 37 cells are not measured"):
-        main(["evidence", "write", "constructed"])
+        main(["evidence", "write", "papers/constructed.yaml"])
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path):

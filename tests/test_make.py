@@ -95,6 +95,23 @@ def test_configuration_that_cannot_be_read_is_named(work, words, error):
     assert error is None or done.stderr.startswith(f"error: {error}")
 
 
+def test_why_snakemake_could_not_begin_is_printed(work):
+    command = ["make", "report", "ARGS=reports/nosuch.html"]
+    done = subprocess.run(command, cwd=work.folder, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "No rule to produce reports/nosuch.html" in done.stderr
+
+
+def test_a_dry_run_prints_no_summary_of_an_earlier_report(work):
+    (work.folder / "results").mkdir()
+    last = {"studies": [{"name": "other"}], "claims": None, "turns": "of an earlier-study"}
+    (work.folder / "results/report.json").write_text(json.dumps(last))
+    command = ["make", "report", "ARGS=-n"]
+    done = subprocess.run(command, cwd=work.folder, capture_output=True, text=True)
+    assert "2 cells to train" in done.stdout + done.stderr
+    assert "earlier-study" not in done.stdout
+
+
 def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, start):
     """As by Ctrl-C or at the end of MINUTES; tests/test_kills.py has kills."""
     told = work.parbench("cells").stdout.splitlines()

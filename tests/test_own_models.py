@@ -214,7 +214,7 @@ def test_the_documents_example_can_be_planned(tmp_path):
     plan = planned(tmp_path / "nets.yaml").studies["nets"]
     compared = {(pair.model, pair.variant, pair.baseline) for pair in plan.pairs}
     assert {baseline for _, _, baseline in compared} == {"eager", "ddp"}
-    assert len(compared) == 4
+    assert len(compared) == 6
 
 
 def test_a_file_is_known_by_its_content_alone(tmp_path):

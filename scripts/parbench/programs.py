@@ -49,11 +49,11 @@ def snakemake(*words: str, output: TextIO | None = None) -> int:
 
     Snakemake, so quiet, does not say why it builds no graph, such as a file that no rule makes.
     """
-    begin = [sys.executable, "-m", "snakemake", "--rerun-incomplete"]
-    status = run([*begin, "--quiet", "all", *words], output)
+    quiet, options = [sys.executable, "-m", "snakemake", "--quiet"], ["--rerun-incomplete", *words]
+    status = run([*quiet, "all", *options], output)
     if status == 1:
-        dry = [*begin, "--dry-run", "--quiet", "host", "progress", "rules", "reason", *words]
+        dry = [*quiet, "host", "progress", "rules", "reason", "--dry-run", *options]
         again = subprocess.run(dry, capture_output=True, text=True)
         if again.returncode:
-            print(again.stderr.strip(), file=sys.stderr)
+            print(again.stdout.strip(), file=sys.stderr)
     return status
