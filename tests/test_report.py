@@ -418,12 +418,13 @@ def test_of_many_pairs_the_head_counts_what_they_show(tmp_path):
     ratios = ((1.5,) * 4, (1.6,) * 4, (0.5,) * 4, (1.5, 1.5))
     groups = [Group("net", n, CPU2, turns=r) for n, r in zip(names, ratios, strict=True)]
     study = constructed.usual_study(published=None)
-    groups = [Group("net", "eager", CPU1), *groups]
+    failed = Group("net", "pipeline", CPU2, turns=(1.5,) * 4, status="out_of_memory")
+    groups = [Group("net", "eager", CPU1), *groups, failed]
     data = collect(constructed.write_study(tmp_path, study, groups))
     assert data["turns"] == (
-        "Compared in turns: of 4, 2 faster, 1 slower and 1 undecided. A/A pairs: none of training "
-        "on 2 CPU cores and of training on 1 CPU core, so that no reading of a pair with such a "
-        "side is firm."
+        "Compared in turns: of 5, 2 faster, 1 slower, 1 undecided and 1 not measured. A/A pairs: "
+        "none of training on 2 CPU cores and of training on 1 CPU core, so that no reading of a "
+        "pair with such a side is firm."
     )
 
 

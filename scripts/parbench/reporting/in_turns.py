@@ -90,7 +90,7 @@ def headline(studies: Iterable[StudyResults], where: str = "") -> str:
                 f"{name}{pair.group.model}, {pair.variant} {_times_as_fast(pair.compared.series)}"
             )
             shown.append(f"{sides} {pair.baseline.variant}: {reading}")
-            readings[reading.partition(":")[0]] += 1
+            readings[reading.partition(":")[0] if pair.compared.restarts else NOT_MEASURED] += 1
     counts = [f"{number} {reading}" for reading, number in readings.most_common()]
     of_many = [f"of {len(shown)}, {listed(counts)}"] if len(shown) > FEW else shown
     of_equal = [f"{reading} ({number})" for reading, number in equal.items()]
