@@ -146,7 +146,7 @@ def is_of(studies: Collection[str]) -> bool:
     if not source.exists():
         return False
     report: ReportFile = read_record(source, "studies")
-    return [study["name"] for study in report["studies"]] == list(studies)
+    return {study["name"] for study in report["studies"]} == set(studies)
 
 
 def show() -> None:

@@ -27,6 +27,7 @@ from parbench.runs.parts import Machine
 from parbench.runs.records import CellRun, PairRun
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.terms import NOT_MEASURED
+from parbench.words import count
 
 if TYPE_CHECKING:
     from parbench.equivalence.certificate_types import CertificateJson
@@ -355,7 +356,8 @@ def keep(studies: Iterable[str], partial: bool) -> None:
     for study in [Path(each).stem for each in studies] or _reported():
         evidence = gather(study, RESULTS, partial)
         path = write(evidence, FOLDER)
-        print(f"{path}  {len(evidence['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+        cells = count(len(evidence["cells"]), "cell")
+        print(f"{path}  {cells}, {path.stat().st_size / 1e3:.0f} kB")
         if any(environment["git_dirty"] for environment in evidence["environments"]):
             print(
                 f"note: {study}: some cells were measured with uncommitted changes; the report "

@@ -40,6 +40,7 @@ from parbench.verdicts.terms import (
     REFUTED,
     UNDECIDED,
 )
+from parbench.words import count
 
 AGAINST = (FAILS, HOLDS_IN_PART, *AGAINST_SOURCE, UNDECIDED)  # what ``check`` fails for
 
@@ -233,11 +234,11 @@ def check(configfiles: Sequence[Path], settings: Sequence[str]) -> int:
     untested = sum(each.verdict == NOT_TESTED for each in judged)
     missing = len({cell for study in plan.studies for cell in plan.runnable(study)} - done)
     print_text(
-        f"{len(judged)} claim{'s' * (len(judged) != 1)}: {len(against)} refuted, impossible, "
+        f"{count(len(judged), 'claim')}: {len(against)} refuted, impossible, "
         f"contradicted or undecided, {untested} not tested here"
     )
     if missing:
-        print_text(f"{missing} cell{'s' * (missing != 1)} not measured: make report")
+        print_text(f"{count(missing, 'cell')} not measured: make report")
     return 1 if against or missing else 0
 
 

@@ -27,6 +27,7 @@ from parbench.verdicts.incomplete import cut
 
 if TYPE_CHECKING:
     from parbench.launch.outcome import FailureJson
+from parbench.words import count
 
 REPORT = Path("reports/unfinished.html")
 SHOWN = 10  # number of cells named on the terminal
@@ -41,7 +42,7 @@ def print_failures(plan: Plan, failed: Collection[str], inside: str = "") -> Non
     ``inside``: the command prefix for programs that make tables and report.
     """
     runnable = len(plan.cells) - len(plan.not_run)
-    print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
+    print(f"{len(failed)} of {count(runnable, 'cell')} failed:", file=sys.stderr)
     for cell in sorted(failed)[:SHOWN]:
         failure = _failure(cell)
         sentence = printable(failure.sentence).partition("\n")[0]
