@@ -59,6 +59,8 @@ def _isolate() -> Path:
 
 def _drop_variables() -> None:
     """Drop all variables but KEPT and pytest's own, also what PYTHONPATH has done."""
+    if "REWRITE_CONTRACT" in os.environ:
+        sys.exit("REWRITE_CONTRACT is REWRITE_EXPECTED now; use that")
     foreign = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [path for path in sys.path if path not in foreign]
     if "XDG_CACHE_HOME" in os.environ:
