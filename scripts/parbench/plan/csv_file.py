@@ -22,8 +22,7 @@ def read_csv(
 
     Empty rows are skipped, and so are columns that are neither ``required`` nor ``optional``.
     Raises ParbenchError if the header lacks a ``required`` column (``hint`` says what else may
-    help) or misspells one, or if a row has
-    more or fewer values than the header.
+    help) or misspells one, or if a row has more or fewer values than the header.
     """
     text = read_text(path)
     first_line = text.lstrip("\n").partition("\n")[0]

@@ -18,7 +18,7 @@ from parbench.reporting.study_results import ONCE, StudyResults
 from parbench.reporting.table import Notes, TableCell, TableEntry, absent, make_table, number
 from parbench.reporting.text import fixed, listed
 from parbench.verdicts.claims import KINDS
-from parbench.verdicts.controls import TimedPair, sides_without_controls, timed_pairs
+from parbench.verdicts.controls import TimedPair, pairs_without_controls, timed_pairs
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import LEAST_PAIRS, Compared, using_disturbed
 from parbench.verdicts.ratios import ratio_text, with_interval
@@ -107,9 +107,8 @@ def _missing_controls(studies: Collection[StudyResults]) -> list[str]:
         f"of {KINDS[pair.kind]} on {side.describe_hardware()}"
         + f" in {study.name}" * (len(studies) > 1)
         for study in studies
-        for pair in timed_pairs(study.by_id)
+        for pair, side in pairs_without_controls(study.by_id)
         if pair.compared.restarts
-        for side in sides_without_controls(study.groups, (pair.group, pair.baseline), pair.kind)
     )
     why = "so that no reading of a pair with such a side is firm"
     return [f"none {listed(list(missing))}, {why}"] if missing else []

@@ -86,6 +86,14 @@ def sides_without_controls(
     return [side for side in sides if _devices(side) not in known]
 
 
+def pairs_without_controls(groups: Mapping[str, Group]) -> Iterator[tuple[TimedPair, Group]]:
+    """Yield the pairs of ``groups``, by id, each with a side on whose devices no A/A pair measures
+    the same."""
+    for pair in timed_pairs(groups):
+        sides = sides_without_controls(groups.values(), (pair.group, pair.baseline), pair.kind)
+        yield from ((pair, side) for side in sides)
+
+
 def bias_of_controls(groups: Iterable[Group], sides: tuple[Group, Group], kind: Kind) -> str:
     """Return why a pair decides nothing: an A/A pair of its kind is biased; empty if none is."""
     for group, equal in control_pairs(groups, sides, kind):

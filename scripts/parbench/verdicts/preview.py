@@ -19,7 +19,7 @@ from parbench.terminal import aligned, print_text
 from parbench.verdicts import claims_json, judging, plan_results, terms
 from parbench.verdicts.claims import DENIES, KINDS, JudgedPart
 from parbench.verdicts.comparisons import Comparison
-from parbench.verdicts.controls import sides_without_controls, timed_pairs
+from parbench.verdicts.controls import pairs_without_controls
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.groups import Group
 from parbench.verdicts.matching import METRIC_ALIASES, described_hardware
@@ -81,11 +81,9 @@ def _cells(measured: Measured) -> list[str]:
 
 def _missing_controls(measured: Measured) -> Iterator[str]:
     """Yield a line for each kind of devices that pairs run on and no A/A pair does."""
-    groups = measured.groups
     missing = {
         (KINDS[pair.kind], side.describe_hardware()): (side.variant, pair.kind)
-        for pair in timed_pairs(groups)
-        for side in sides_without_controls(groups.values(), (pair.group, pair.baseline), pair.kind)
+        for pair, side in pairs_without_controls(measured.groups)
     }
     for (kind, devices), (variant, measures) in missing.items():
         inference = ", inference: true" * (measures == "predicting")
